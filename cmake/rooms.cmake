@@ -3,7 +3,7 @@
 #   moesaic_room(NAME [TORCH] USES room... [LIBRARIES target...])
 #
 # Sources are all *.cc beside the CMakeLists.txt. USES names rooms above it in the design's table
-# (tests/layering.py checks the includes); LIBRARIES are third-party targets. A room without TORCH
+# (tests/structure/layering.py checks the includes); LIBRARIES are third-party targets. A room without TORCH
 # cannot see torch's headers at all.
 function(moesaic_room name)
   cmake_parse_arguments(ARG "TORCH" "" "USES;LIBRARIES" ${ARGN})
