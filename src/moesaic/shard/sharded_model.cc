@@ -80,7 +80,7 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
 void ShardedModel::initialise(std::uint64_t seed) {
   for (auto& unit : units_) {
     for (const Segment& segment : unit->layout().shard_segments(world_->rank())) {
-      initialise(*segment.tensor, seed, segment.tensor_begin, segment.tensor_begin + segment.count,
+      moesaic::initialise(*segment.tensor, seed, segment.tensor_begin, segment.tensor_begin + segment.count,
                      unit->master().data() + segment.offset);
     }
   }
