@@ -24,7 +24,8 @@ Buffer collect_block(Communicator& world, const UnitLayout& layout, int unit, st
   if (const auto mine = block_written_by(layout, unit, world.rank())) {
     // Owners ascend and so do their parts: what arrives by rank is the block in order.
     for (const int owner : layout.owners(*mine)) {
-      receive_bytes[static_cast<std::size_t>(owner)] = layout.part_of(owner).size() * std::int64_t{sizeof(float)};
+      receive_bytes[static_cast<std::size_t>(owner)] =
+          layout.part_of(owner).size() * std::int64_t{sizeof(float)};
     }
     block = Buffer(layout.block_elements(*mine) * std::int64_t{sizeof(float)});
   }

@@ -18,8 +18,8 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
   const std::int64_t columns = config.activation == Activation::kSwiGlu ? 2 : 1;
   if (layer < config.num_dense_layers) return values + (columns + 1) * config.d_ff;
   const MoeConfig& moe = config.moe;
-  values += moe.gate.num_experts * 3;                                              // logits, probabilities, scores
-  values += moe.gate.top_k * (2 * d + (columns + 1) * moe.d_expert);               // permuted rows in and out, hidden
+  values += moe.gate.num_experts * 3;                                 // logits, probabilities, scores
+  values += moe.gate.top_k * (2 * d + (columns + 1) * moe.d_expert);  // permuted rows in and out, hidden
   values += (columns + 1) * moe.num_shared_experts * moe.d_shared;
   return values;
 }
@@ -33,7 +33,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
   const std::vector<UnitSpec> specs = unit_specs(config);
 
   MemoryPlan plan;
-  std::vector<std::int64_t> shard_elements(static_cast<std::size_t>(world_size)), shard_image(shard_elements.size());
+  std::vector<std::int64_t> shard_elements(static_cast<std::size_t>(world_size)),
+      shard_image(shard_elements.size());
   std::vector<std::int64_t> whole_bytes;  // of each unit, where it must be gathered
   for (const UnitSpec& spec : specs) {
     const UnitLayout layout(spec, placement);
@@ -84,10 +85,10 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
 
 std::string describe(const MemoryPlan& plan, int world_size) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
-  std::string text = fmt::format("{:.2f}M parameters, {:.2f}M active per token, {} rank{}; MiB on the fullest rank:\n",
-                                 static_cast<double>(plan.parameters) / 1e6,
-                                 static_cast<double>(plan.active_parameters) / 1e6, world_size,
-                                 world_size == 1 ? "" : "s");
+  std::string text =
+      fmt::format("{:.2f}M parameters, {:.2f}M active per token, {} rank{}; MiB on the fullest rank:\n",
+                  static_cast<double>(plan.parameters) / 1e6,
+                  static_cast<double>(plan.active_parameters) / 1e6, world_size, world_size == 1 ? "" : "s");
   const std::vector<std::pair<const char*, std::int64_t>> rows = {
       {"fp32 masters", plan.masters},
       {"images in the compute dtype", plan.images},

@@ -1,7 +1,7 @@
 // memory_plan.h: what a run will keep in memory, before anything is allocated. No torch.
 //
-// Local, pure arithmetic: works for any model at any world size. Figures are bytes on the rank that holds most.
-// Everything but `activations` is exact; that one is an estimate from the shapes saved for backward.
+// Local, pure arithmetic: works for any model at any world size. Figures are bytes on the rank that holds
+// most. Everything but `activations` is exact; that one is an estimate from the shapes saved for backward.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct MemoryPlan {
   std::int64_t images = 0;             // the shards in the compute dtype, where it is not fp32
   std::int64_t gradients = 0;          // fp32 shards, and the landing buffer of the reduce
   std::int64_t moments = 0;            // optimizer state
-  std::int64_t gathered = 0;           // units in flight at the fullest moment, and the gradients of one stage
-  std::int64_t activations = 0;        // of one micro-step
+  std::int64_t gathered = 0;     // units in flight at the fullest moment, and the gradients of one stage
+  std::int64_t activations = 0;  // of one micro-step
   std::int64_t total() const { return masters + images + gradients + moments + gathered + activations; }
 };
 

@@ -65,9 +65,9 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
   }
   for (const UnitSpec& spec : specs_) {
     const bool own_block_only = spec.kind == UnitKind::kExpert && exchanged(spec.layer);
-    units_.push_back(std::make_unique<ShardedUnit>(UnitLayout(spec, placement_), world.rank(), !own_block_only,
-                                                   options.dtype, own_block_only ? owners_gather_ : world_gather_,
-                                                   own_block_only ? owners_reduce_ : world_reduce_));
+    units_.push_back(std::make_unique<ShardedUnit>(
+        UnitLayout(spec, placement_), world.rank(), !own_block_only, options.dtype,
+        own_block_only ? owners_gather_ : world_gather_, own_block_only ? owners_reduce_ : world_reduce_));
   }
   first_stage_.assign(units_.size(), static_cast<int>(stages_.size()));
   for (int stage = static_cast<int>(stages_.size()) - 1; stage >= 0; --stage) {
@@ -81,7 +81,7 @@ void ShardedModel::initialise(std::uint64_t seed) {
   for (auto& unit : units_) {
     for (const Segment& segment : unit->layout().shard_segments(world_->rank())) {
       moesaic::initialise(*segment.tensor, seed, segment.tensor_begin, segment.tensor_begin + segment.count,
-                     unit->master().data() + segment.offset);
+                          unit->master().data() + segment.offset);
     }
   }
   refresh_images();
@@ -117,7 +117,8 @@ void ShardedModel::release(int stage) {
 
 void ShardedModel::reduce(int stage) {
   for (const int unit : stages_.at(static_cast<std::size_t>(stage)).units) {
-    if (first_stage_[static_cast<std::size_t>(unit)] != stage) continue;  // tied: the embedding's backward follows
+    if (first_stage_[static_cast<std::size_t>(unit)] != stage)
+      continue;  // tied: the embedding's backward follows
     units_[static_cast<std::size_t>(unit)]->start_reduce();
   }
 }
@@ -132,8 +133,12 @@ double ShardedModel::blocked_seconds() const {
   return total;
 }
 
-Traffic ShardedModel::gather_traffic() const { return add(world_gather_.traffic(), owners_gather_.traffic()); }
-Traffic ShardedModel::reduce_traffic() const { return add(world_reduce_.traffic(), owners_reduce_.traffic()); }
+Traffic ShardedModel::gather_traffic() const {
+  return add(world_gather_.traffic(), owners_gather_.traffic());
+}
+Traffic ShardedModel::reduce_traffic() const {
+  return add(world_reduce_.traffic(), owners_reduce_.traffic());
+}
 Traffic ShardedModel::exchange_traffic() const { return exchange_.traffic(); }
 
 }  // namespace moesaic

@@ -59,7 +59,8 @@ class ShardedModel {
   Placement placement_, gathered_placement_;
   std::vector<UnitSpec> specs_;
   std::vector<StageSpec> stages_;
-  // Groups, one channel each. The owners of this rank's expert block; this rank's exchange group; this rank alone.
+  // Groups, one channel each. The owners of this rank's expert block; this rank's exchange group; this rank
+  // alone.
   Communicator world_gather_, world_reduce_, owners_gather_, owners_reduce_, exchange_, self_;
   std::vector<ExpertRoute> routes_;
   std::vector<std::unique_ptr<ShardedUnit>> units_;

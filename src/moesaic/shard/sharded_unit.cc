@@ -24,8 +24,8 @@ class BlockedTimer {
 
 }  // namespace
 
-ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype, Communicator& gather_group,
-                         Communicator& reduce_group)
+ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype,
+                         Communicator& gather_group, Communicator& reduce_group)
     : layout_(std::move(layout)),
       rank_(rank),
       whole_unit_(whole_unit),
@@ -34,7 +34,8 @@ ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dty
       gather_group_(&gather_group),
       reduce_group_(&reduce_group),
       shard_elements_(layout_.part_of(rank).size()),
-      whole_elements_(whole_unit ? layout_.total_elements() : layout_.block_elements(layout_.block_of(rank))) {
+      whole_elements_(whole_unit ? layout_.total_elements()
+                                 : layout_.block_elements(layout_.block_of(rank))) {
   for (int member = 0; member < gather_group.size(); ++member) {
     const int world_rank = gather_group.world_rank(member);
     const UnitLayout::Part part = layout_.part_of(world_rank);
@@ -59,8 +60,8 @@ const std::byte* ShardedUnit::image() const { return dtype_ == DType::kF32 ? mas
 
 void ShardedUnit::make_leaves() {
   const std::int64_t bytes = whole_elements_ * size_of(dtype_);
-  storage_ = at::Storage(at::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes), at::DataPtr(nullptr, at::kCPU),
-                         nullptr, false);
+  storage_ = at::Storage(at::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                         at::DataPtr(nullptr, at::kCPU), nullptr, false);
   const auto leaf = [&](std::int64_t offset, const std::vector<std::int64_t>& shape) {
     at::Tensor tensor = at::empty({0}, at::TensorOptions(scalar_type(dtype_)));
     tensor.set_(storage_, offset, shape);
@@ -70,7 +71,8 @@ void ShardedUnit::make_leaves() {
   if (layout_.spec().kind == UnitKind::kDense) {
     for (const Segment& segment : layout_.block_segments(0)) leaf(segment.offset, segment.tensor->shape);
   } else {
-    // Experts stacked; an expert's own tensors (gate, up) share their columns and follow each other along the rows.
+    // Experts stacked; an expert's own tensors (gate, up) share their columns and follow each other along the
+    // rows.
     const UnitSpec& spec = layout_.spec();
     std::int64_t rows = 0, columns = 0, expert_elements = 0;
     for (std::int64_t i = 0; i < spec.per_expert(); ++i) {
@@ -103,8 +105,8 @@ void ShardedUnit::start_gather() {
   whole_ = Buffer(whole_elements_ * size_of(dtype_));
   point_leaves_at(whole_.data(), whole_.bytes());
   gather_ = start_all_gather_v(*gather_group_,
-                               {image(), static_cast<std::size_t>(shard_elements_ * size_of(dtype_))}, part_bytes_,
-                               whole_.span(), part_offset_bytes_);
+                               {image(), static_cast<std::size_t>(shard_elements_ * size_of(dtype_))},
+                               part_bytes_, whole_.span(), part_offset_bytes_);
 }
 
 void ShardedUnit::wait_gather() {
@@ -139,7 +141,8 @@ void ShardedUnit::start_reduce() {
   const std::span<const std::byte> input{static_cast<const std::byte*>(flat_gradient_.const_data_ptr()),
                                          static_cast<std::size_t>(whole_elements_ * size_of(dtype_))};
   reduce_ = start_reduce_scatter_v(*reduce_group_, input, dtype_, part_elements_,
-                                   {reduced_.as<float>(), static_cast<std::size_t>(shard_elements_)}, part_offsets_);
+                                   {reduced_.as<float>(), static_cast<std::size_t>(shard_elements_)},
+                                   part_offsets_);
 }
 
 void ShardedUnit::finish_reduce(bool first) {

@@ -1,9 +1,10 @@
 // sharded_unit.h: one unit's parameters on one rank: the shard it holds, and the whole it computes with.
 //
-// The shard (fp32 masters, and their image in the compute dtype) is always there. The whole is gathered before use and
-// freed after it. Leaves are torch tensors over a storage whose memory comes and goes, so a graph made in the forward
-// pass reads the re-gathered weights in the backward pass. A unit with a single owner of all that this rank needs is
-// resident: its leaves are the image itself, nothing is gathered or freed.
+// The shard (fp32 masters, and their image in the compute dtype) is always there. The whole is gathered
+// before use and freed after it. Leaves are torch tensors over a storage whose memory comes and goes, so a
+// graph made in the forward pass reads the re-gathered weights in the backward pass. A unit with a single
+// owner of all that this rank needs is resident: its leaves are the image itself, nothing is gathered or
+// freed.
 //
 // Collective: start_gather and start_reduce, by every rank of the unit's gather group, in the same order.
 #pragma once
@@ -46,7 +47,8 @@ class ShardedUnit {
   // One tensor per TensorSpec (dense) or one stack of experts (expert unit); leaves that collect gradients.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
 
-  // Takes the gradients the leaves collected (none = zeros) and sums them into the owners' shards, in the background.
+  // Takes the gradients the leaves collected (none = zeros) and sums them into the owners' shards, in the
+  // background.
   void start_reduce();
   // Waits; adds what arrived to gradient() (or stores it, for the first micro-step of an optimizer step).
   void finish_reduce(bool first);
@@ -65,7 +67,8 @@ class ShardedUnit {
   Communicator* gather_group_;
   Communicator* reduce_group_;
   std::int64_t shard_elements_, whole_elements_;
-  std::vector<std::int64_t> part_elements_, part_bytes_, part_offsets_, part_offset_bytes_;  // by rank of the group
+  std::vector<std::int64_t> part_elements_, part_bytes_, part_offsets_,
+      part_offset_bytes_;  // by rank of the group
 
   Buffer master_, image_, gradient_, reduced_;
   Buffer whole_;

@@ -5,10 +5,13 @@
 namespace moesaic {
 namespace {
 
-// Tensors of dense units and parts of shards start on 64 bytes also in bf16: a BLAS may take another path elsewhere.
+// Tensors of dense units and parts of shards start on 64 bytes also in bf16: a BLAS may take another path
+// elsewhere.
 constexpr std::int64_t kAlignElements = 32;
 
-std::int64_t align(std::int64_t elements) { return (elements + kAlignElements - 1) / kAlignElements * kAlignElements; }
+std::int64_t align(std::int64_t elements) {
+  return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+}
 
 }  // namespace
 
@@ -66,7 +69,8 @@ std::vector<Segment> UnitLayout::shard_segments(int rank) const {
     const std::int64_t begin = std::max(segment.offset, part.begin);
     const std::int64_t end = std::min(segment.offset + segment.count, part.end);
     if (begin >= end) continue;
-    result.push_back({segment.tensor, segment.tensor_begin + begin - segment.offset, begin - part.begin, end - begin});
+    result.push_back(
+        {segment.tensor, segment.tensor_begin + begin - segment.offset, begin - part.begin, end - begin});
   }
   return result;
 }

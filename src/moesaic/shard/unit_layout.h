@@ -1,9 +1,9 @@
 // unit_layout.h: which elements of a unit each rank holds. No torch, no data: pure arithmetic.
 //
-// A unit is cut into blocks, one per place: a dense unit is one block owned by all ranks; an expert unit has one block
-// per place of the exchange group, holding that place's experts back to back. A block is a flat array of elements,
-// cut evenly over its owners (ascending); the last parts may be shorter or empty. So one ownership rule serves both
-// ways to bring tokens and weights together:
+// A unit is cut into blocks, one per place: a dense unit is one block owned by all ranks; an expert unit has
+// one block per place of the exchange group, holding that place's experts back to back. A block is a flat
+// array of elements, cut evenly over its owners (ascending); the last parts may be shorter or empty. So one
+// ownership rule serves both ways to bring tokens and weights together:
 //   exchange: a rank needs its own block only   -> gathers over the block's owners (often just itself)
 //   gather:   a rank needs every block          -> gathers over the world
 //
@@ -36,7 +36,9 @@ class UnitLayout {
   int block_of(int rank) const { return rank % num_blocks(); }
   // World ranks, ascending.
   std::vector<int> owners(int block) const;
-  std::int64_t block_elements(int block) const { return blocks_.at(static_cast<std::size_t>(block)).elements; }
+  std::int64_t block_elements(int block) const {
+    return blocks_.at(static_cast<std::size_t>(block)).elements;
+  }
   std::int64_t total_elements() const;
   // Where `block` starts when all blocks lie back to back (the gathered unit).
   std::int64_t block_offset(int block) const;
