@@ -30,12 +30,13 @@ Schedule checked_all_gather_v(const Communicator& group, std::span<const std::by
 Schedule checked_reduce_scatter_v(const Communicator& group, std::span<const std::byte> input, DType wire,
                                   std::span<const std::int64_t> elements_per_rank,
                                   std::span<const float> output) {
-  const auto begin = offsets_of("reduce_scatter_v", elements_per_rank, group.size(), size_of(wire));
-  require_bytes("reduce_scatter_v: input", std::ssize(input), begin.back());
+  Schedule schedule = reduce_scatter_v_schedule(group.topology(), group.rank(), wire, elements_per_rank);
+  require_bytes("reduce_scatter_v: input", std::ssize(input),
+                offsets_of("reduce_scatter_v", elements_per_rank, group.size(), size_of(wire)).back());
   require(std::ssize(output) == at_rank(elements_per_rank, group.rank()),
           "reduce_scatter_v: output: expected {} elements from the counts, got {}",
           at_rank(elements_per_rank, group.rank()), output.size());
-  return reduce_scatter_v_schedule(group.topology(), group.rank(), wire, elements_per_rank);
+  return schedule;
 }
 
 template <typename T>
