@@ -116,7 +116,8 @@ def check_file(file, room, root, rules):
     if file.suffix in HEADERS:
         if not text.startswith("//"):
             yield f"{name}:1: a header opens with a comment: what it does, collective or local, errors"
-        if not re.search(r"^#pragma once$", text, re.MULTILINE):
+        # Highway's per-target headers are read once per instruction set: HWY_TARGET_TOGGLE guards them instead.
+        if not re.search(r"^#pragma once$|^#if.*\bHWY_TARGET_TOGGLE\b", text, re.MULTILINE):
             yield f"{name}:1: no #pragma once"
 
 

@@ -124,6 +124,12 @@ def test_a_header_needs_its_comment_and_pragma(tmp_path):
     assert "twice.h:1: no #pragma once" in found[1]
 
 
+def test_a_header_read_once_per_instruction_set_has_its_own_guard(tmp_path):
+    guard = "#if defined(X_INL_H) == defined(HWY_TARGET_TOGGLE)\n#define X_INL_H\n#endif\n"
+    assert violations(tmp_path, {"kernels/x_inl.h": "// x_inl.h: vectors.\n" + guard}) == []
+    assert len(violations(tmp_path, {"kernels/x_inl.h": "// no #pragma once, but HWY_TARGET_TOGGLE in words\n"})) == 1
+
+
 def test_a_folder_outside_the_table_is_reported(tmp_path):
     found = violations(tmp_path, {"utils/x.h": HEADER})
     assert len(found) == 1 and "utils is not a room" in found[0]
