@@ -15,7 +15,8 @@ namespace moesaic {
 std::vector<std::unique_ptr<Transport>> make_inproc_transports(int world_size);
 
 // Runs body(transport) on `world_size` threads and joins them. If a rank throws, the others are aborted
-// (their waits throw PeerLost) and the first error is rethrown with "rank R: " before its message, its class kept.
+// (their waits throw PeerLost) and the first error is rethrown with "rank R: " before its message, its class
+// kept.
 void run_inproc(int world_size, const std::function<void(Transport&)>& body);
 
 }  // namespace moesaic

@@ -1,7 +1,7 @@
 // mpi.h: ranks are processes of an MPI job (mpirun, srun).
 //
-// All MPI calls are made by one thread of its own, so that messages progress while the others compute; it sleeps
-// when nothing moves. No MPI type leaks out of mpi.cc.
+// All MPI calls are made by one thread of its own, so that messages progress while the others compute; it
+// sleeps when nothing moves. No MPI type leaks out of mpi.cc.
 #pragma once
 
 #include <memory>

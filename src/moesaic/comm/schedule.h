@@ -31,16 +31,16 @@ enum class OpKind : std::uint8_t {
 
 struct Op {
   OpKind kind;
-  int peer = -1;       // rank in the group
-  std::int32_t slot = 0;  // tag within the schedule: equal on both ends of a message
+  int peer = -1;          // rank in the group
+  std::int32_t slot = 0;  // 0..1023, tag within the schedule: equal on both ends of a message
   Range source{};
   Range target{};
   // kSum: parts[n] lists the ranges of node n's ranks, ascending. Each node's parts are added in fp32 and
-  // rounded to `wire`; node sums are added in fp32 and stored as `result`.
-  std::vector<std::vector<Range>> parts;
+  // rounded to `wire`; node sums are added in fp32 and stored as `result`. (fp64, int64: ordered_sum.h.)
+  std::vector<std::vector<Range>> parts{};
   DType wire = DType::kF32;
   DType result = DType::kF32;
-  std::vector<std::int32_t> after;  // indices of earlier operations
+  std::vector<std::int32_t> after{};  // indices of earlier operations
 };
 
 struct Schedule {

@@ -1,14 +1,19 @@
 // dispatch.h: move each token to the ranks that own its chosen experts, and bring results home.
 //
-// Collective: every rank of `group` (one exchange group) calls the same functions in the same order. The handle made
-// by dispatch() serves the way back and both directions of autograd; routing is never recomputed.
+// Collective: every rank of `group` (one exchange group) calls the same functions in the same order. The
+// handle made by dispatch() serves the way back and both directions of autograd; routing is never recomputed.
 //
 //   T tokens on this rank, K choices per token, D width, X ranks of the exchange group
 //   R rows received: one per (token, owning rank), by source rank, then token: same plan, same bits
 //   S slots received: one per (row, expert), by row, then ascending k
 //
-// Cost per rank: a row crosses once per owning rank, however many of its experts live there, plus 12 bytes per slot.
-// Source: de-duplicated dispatch as in Occult (arXiv 2505.13345).
+// Cost per rank: dispatch() sends each other rank three messages: 32 bytes of counts, then 4 bytes per row
+// and 8 per slot, then the rows; dispatch_again(), combine() and return_slot_values() send one. A row crosses
+// once per owning rank, however many of its experts live there. A group of one sends nothing.
+//
+// Errors: InvalidArgument before anything is sent; CorruptData naming the peer whose counts, row size,
+// ownership table or slots disagree with this rank's; PeerLost from comm. Source: de-duplicated dispatch as
+// in Occult (arXiv 2505.13345).
 #pragma once
 
 #include <cstdint>
@@ -58,20 +63,22 @@ struct DispatchHandle {
   std::int64_t num_slots() const { return static_cast<std::int64_t>(slot_expert.size()); }
 };
 
-// Sends x [T,D] along `plan`; `rows` becomes [R,D] of x's dtype. Throws InvalidArgument (duplicate expert ids in one
-// token, ids out of range, weights not finite, plan and x of different T) before anything is sent.
+// Sends x [T,D] along `plan`; `rows` becomes [R,D] of x's dtype (its memory is kept where the size already
+// fits). InvalidArgument: duplicate expert ids in one token, ids out of range, weights not finite, plan and x
+// of different T, a placement whose exchange groups are not of group.size() ranks.
 DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
                         Buffer& rows);
 
 // Sends other values (a gradient) the same way: g [T,D] -> rows [R,D].
 void dispatch_again(Communicator& group, const DispatchHandle& handle, ConstRows g, Buffer& rows);
 
-// z [R,D], one sum per received row, back to its source: y[t] = sum over t's owners, in the order and with the
-// rounding of contract 1 (z is already rounded to its dtype; ranks of a node ascending in fp32, rounded to the wire
-// dtype; nodes ascending in fp32, rounded to y's dtype). Tokens without an expert get 0. y [T,D].
+// z [R,D], one sum per received row, back to its source: y[t] = sum over t's owners, in the order and with
+// the rounding of contract 1 (z is already rounded to its dtype; ranks of a node ascending in fp32, rounded
+// to the wire dtype; nodes ascending in fp32, rounded to y's dtype). Tokens without an expert get 0. y [T,D].
 void combine(Communicator& group, const DispatchHandle& handle, ConstRows z, Rows y);
 
-// One float per received slot back to its unique (t,k): values [S] -> home [T,K]; 0 where the plan had no expert.
+// One float per received slot back to its unique (t,k): values [S] -> home [T,K]; 0 where the plan had no
+// expert.
 void return_slot_values(Communicator& group, const DispatchHandle& handle, std::span<const float> values,
                         std::span<float> home);
 

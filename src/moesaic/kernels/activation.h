@@ -14,12 +14,12 @@ namespace moesaic::kernels {
 
 void swiglu(DType dtype, const void* in, std::int64_t rows, std::int64_t width, void* h, Stream stream = {});
 // dh [P,F] -> din [P,2F].
-void swiglu_backward(DType dtype, const void* in, const void* dh, std::int64_t rows, std::int64_t width, void* din,
-                     Stream stream = {});
+void swiglu_backward(DType dtype, const void* in, const void* dh, std::int64_t rows, std::int64_t width,
+                     void* din, Stream stream = {});
 
 void relu(DType dtype, const void* in, std::int64_t rows, std::int64_t width, void* h, Stream stream = {});
 // dh [P,F] -> din [P,F].
-void relu_backward(DType dtype, const void* in, const void* dh, std::int64_t rows, std::int64_t width, void* din,
-                   Stream stream = {});
+void relu_backward(DType dtype, const void* in, const void* dh, std::int64_t rows, std::int64_t width,
+                   void* din, Stream stream = {});
 
 }  // namespace moesaic::kernels

@@ -1,6 +1,7 @@
 // convert.h: change of dtype, round to nearest even.
 //
-// Local. n elements, fp32 <-> bf16 (or a plain copy where the dtypes are equal). Other dtypes: InvalidArgument.
+// Local. n elements, fp32 <-> bf16 (or a plain copy where the dtypes are equal). Other dtypes:
+// InvalidArgument.
 #pragma once
 
 #include <cstdint>

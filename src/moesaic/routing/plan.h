@@ -8,9 +8,9 @@ namespace moesaic {
 
 // T tokens of this rank, K choices per token, E experts.
 struct RoutingPlan {
-  std::int64_t num_tokens = 0;   // T
-  std::int64_t num_choices = 0;  // K
-  std::int64_t num_experts = 0;  // E
+  std::int64_t num_tokens = 0;           // T
+  std::int64_t num_choices = 0;          // K
+  std::int64_t num_experts = 0;          // E
   std::vector<std::int32_t> expert_ids;  // [T,K]; -1 = dropped or absent
   std::vector<float> weights;            // [T,K]; 0 where expert_ids is -1 (but weight 0 is not absent)
   std::vector<std::int64_t> kept;        // [E] rows this rank sends to each expert

@@ -1,0 +1,40 @@
+// algorithms.h: the collectives as schedules. Pure functions: nothing is sent or allocated for the data.
+//
+// W ranks; `rank` is the one whose list is built. Counts are int64 and may be zero. A message is sent even
+// when it is empty, so that two ends that disagree about a size are always found out (CorruptData) instead of
+// passing each other. Messages to all peers are posted in the order rank+1, rank+2, …, so that no rank is
+// everyone's first target. InvalidArgument: wrong number of counts, a negative count, a sum past int64, a
+// rank or root out of range. Steps, messages and bytes: docs/algorithms.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "moesaic/comm/schedule.h"
+#include "moesaic/comm/topology.h"
+
+namespace moesaic {
+
+// Dissemination: in round k, rank r signals r + 2^k and waits for r - 2^k. No buffers.
+Schedule barrier_schedule(int world_size, int rank);
+
+// Binomial tree from the root; kOutput holds `bytes`, read at the root and written elsewhere.
+Schedule broadcast_schedule(int world_size, int rank, int root, std::int64_t bytes);
+
+// Direct: own part to every peer. kInput: own part; kOutput: all parts, ascending.
+Schedule all_gather_v_schedule(int world_size, int rank, std::span<const std::int64_t> bytes_per_rank);
+
+// Direct. kInput: parts for rank 0, 1, …; kOutput: parts from rank 0, 1, ….
+Schedule all_to_all_v_schedule(int world_size, int rank, std::span<const std::int64_t> send_bytes,
+                               std::span<const std::int64_t> receive_bytes);
+
+// Direct: part r of everyone goes to rank r, which adds all of them in the order of contract 1.
+// kInput: parts for rank 0, 1, … in `wire` (fp32, bf16); kOutput: the own sum in fp32.
+Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wire,
+                                   std::span<const std::int64_t> elements_per_rank);
+
+// Everyone's values to everyone, added locally by all in the same order: fp32 by node then rank (contract 1),
+// fp64 and int64 by rank. kInput and kOutput (which may be the same memory): `count` elements of `dtype`.
+Schedule all_reduce_schedule(const Topology& topology, int rank, DType dtype, std::int64_t count);
+
+}  // namespace moesaic

@@ -1,0 +1,58 @@
+#include "moesaic/comm/topology.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "moesaic/core/error.h"
+
+namespace moesaic {
+
+Topology Topology::one_node(int world_size) { return uniform(world_size, std::max(world_size, 1)); }
+
+Topology Topology::uniform(int world_size, int ranks_per_node) {
+  require(world_size >= 1, "a topology needs at least one rank, got {}", world_size);
+  require(ranks_per_node >= 1, "a node needs at least one rank, got {} ranks per node", ranks_per_node);
+  std::vector<int> node_of_rank(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    node_of_rank[static_cast<std::size_t>(rank)] = rank / ranks_per_node;
+  }
+  return from_nodes(std::move(node_of_rank));
+}
+
+Topology Topology::from_nodes(std::vector<int> node_of_rank) {
+  require(!node_of_rank.empty(), "a topology needs at least one rank, got none");
+  const int num_nodes = *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1;
+  // Before anything is sized by it: W ranks cannot fill more than W nodes.
+  require(num_nodes <= static_cast<int>(node_of_rank.size()), "{} ranks cannot fill nodes 0..{}",
+          node_of_rank.size(), num_nodes - 1);
+  Topology topology;
+  topology.ranks_of_node_.resize(static_cast<std::size_t>(std::max(num_nodes, 0)));
+  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
+    require(node_of_rank[rank] >= 0, "rank {} is on node {}; nodes are numbered from 0", rank,
+            node_of_rank[rank]);
+    topology.ranks_of_node_[static_cast<std::size_t>(node_of_rank[rank])].push_back(static_cast<int>(rank));
+  }
+  for (int node = 0; node < num_nodes; ++node) {
+    require(!topology.ranks_of(node).empty(), "node {} of {} holds no rank", node, num_nodes);
+  }
+  topology.node_of_rank_ = std::move(node_of_rank);
+  return topology;
+}
+
+Topology Topology::subset(std::span<const int> ranks) const {
+  std::vector<int> new_node(static_cast<std::size_t>(num_nodes()), -1);
+  for (const int rank : ranks) {
+    require(rank >= 0 && rank < world_size(), "rank {} is not in 0..{}", rank, world_size() - 1);
+    new_node[static_cast<std::size_t>(node_of(rank))] = 0;
+  }
+  int next = 0;
+  for (int& node : new_node) {
+    if (node == 0) node = next++;
+  }
+  std::vector<int> node_of_rank;
+  node_of_rank.reserve(ranks.size());
+  for (const int rank : ranks) node_of_rank.push_back(new_node[static_cast<std::size_t>(node_of(rank))]);
+  return from_nodes(std::move(node_of_rank));
+}
+
+}  // namespace moesaic

@@ -1,0 +1,32 @@
+// element.h: reading and writing one element as fp32, and the one switch on a row's dtype.
+//
+// For the sources of this room only.
+#pragma once
+
+#include <string_view>
+
+#include "moesaic/core/bf16.h"
+#include "moesaic/core/dtype.h"
+#include "moesaic/core/error.h"
+
+namespace moesaic::kernels {
+
+inline float load(const float& element) { return element; }
+inline float load(const BF16& element) { return to_float(element); }
+inline void store(float& element, float value) { element = value; }
+inline void store(BF16& element, float value) { element = to_bf16(value); }
+
+// Calls body(float{}) or body(BF16{}).
+template <typename Body>
+void for_row_dtype(DType dtype, std::string_view kernel, Body body) {
+  switch (dtype) {
+    case DType::kF32:
+      return body(float{});
+    case DType::kBF16:
+      return body(BF16{});
+    default:
+      throw InvalidArgument(fmt::format("{}: got dtype {}, expected fp32 or bf16", kernel, name_of(dtype)));
+  }
+}
+
+}  // namespace moesaic::kernels
