@@ -62,22 +62,4 @@ void reference::relu_backward(DType dtype, const void* in, const void* dh, std::
   });
 }
 
-void swiglu(DType dtype, const void* in, std::int64_t rows, std::int64_t width, void* h, Stream) {
-  reference::swiglu(dtype, in, rows, width, h);
-}
-
-void swiglu_backward(DType dtype, const void* in, const void* dh, std::int64_t rows, std::int64_t width,
-                     void* din, Stream) {
-  reference::swiglu_backward(dtype, in, dh, rows, width, din);
-}
-
-void relu(DType dtype, const void* in, std::int64_t rows, std::int64_t width, void* h, Stream) {
-  reference::relu(dtype, in, rows, width, h);
-}
-
-void relu_backward(DType dtype, const void* in, const void* dh, std::int64_t rows, std::int64_t width,
-                   void* din, Stream) {
-  reference::relu_backward(dtype, in, dh, rows, width, din);
-}
-
 }  // namespace moesaic::kernels

@@ -21,8 +21,4 @@ void reference::convert(DType from, const void* source, DType to, void* target, 
   });
 }
 
-void convert(DType from, const void* source, DType to, void* target, std::int64_t n, Stream) {
-  reference::convert(from, source, to, target, n);
-}
-
 }  // namespace moesaic::kernels

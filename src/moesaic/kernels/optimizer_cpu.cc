@@ -43,16 +43,6 @@ double reference::sum_of_squares(const float* values, std::int64_t n) {
   return sum;
 }
 
-void adamw(const AdamW& options, double decay, float gradient_scale, std::int64_t n, const float* gradient,
-           float* master, float* exp_avg, float* exp_avg_sq, Stream) {
-  reference::adamw(options, decay, gradient_scale, n, gradient, master, exp_avg, exp_avg_sq);
-}
-
-void sgd(const Sgd& options, double decay, float gradient_scale, std::int64_t n, const float* gradient,
-         float* master, float* momentum_buffer, Stream) {
-  reference::sgd(options, decay, gradient_scale, n, gradient, master, momentum_buffer);
-}
-
 double sum_of_squares(const float* values, std::int64_t n, Stream) {
   return reference::sum_of_squares(values, n);
 }

@@ -43,16 +43,4 @@ void reference::slot_dots(DType dtype, const void* a, const void* y, const std::
   });
 }
 
-void ordered_weighted_sum(DType dtype, const void* y, const std::int64_t* slot_begin,
-                          const std::int64_t* position_of_slot, const float* weight, std::int64_t num_rows,
-                          std::int64_t width, void* out, Stream) {
-  reference::ordered_weighted_sum(dtype, y, slot_begin, position_of_slot, weight, num_rows, width, out);
-}
-
-void slot_dots(DType dtype, const void* a, const void* y, const std::int64_t* slot_begin,
-               const std::int64_t* position_of_slot, std::int64_t num_rows, std::int64_t width, float* dot,
-               Stream) {
-  reference::slot_dots(dtype, a, y, slot_begin, position_of_slot, num_rows, width, dot);
-}
-
 }  // namespace moesaic::kernels

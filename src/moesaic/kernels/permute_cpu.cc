@@ -66,11 +66,4 @@ void permute_rows(DType dtype, const void* rows, const std::int64_t* slot_begin,
   reference::permute_rows(dtype, rows, slot_begin, position_of_slot, num_rows, width, permuted);
 }
 
-void permute_rows_scaled(DType dtype, const void* rows, const std::int64_t* slot_begin,
-                         const std::int64_t* position_of_slot, const float* factor, std::int64_t num_rows,
-                         std::int64_t width, void* permuted, Stream) {
-  reference::permute_rows_scaled(dtype, rows, slot_begin, position_of_slot, factor, num_rows, width,
-                                 permuted);
-}
-
 }  // namespace moesaic::kernels

@@ -23,9 +23,4 @@ void reference::top_k(const float* scores, std::int64_t rows, std::int64_t n, st
   }
 }
 
-void top_k(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* ids,
-           float* values, Stream) {
-  reference::top_k(scores, rows, n, k, ids, values);
-}
-
 }  // namespace moesaic::kernels
