@@ -1,0 +1,258 @@
+// checks.h: collective checks of the exchange against the oracle. They throw Mismatch, so that they run on
+// threads and in the processes of an MPI job alike.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <limits>
+#include <stdexcept>
+
+#include "moesaic/comm/communicator.h"
+#include "moesaic/exchange/dispatch.h"
+#include "tests/exchange/oracle.h"
+
+namespace moesaic::testing {
+
+class Mismatch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+template <typename T>
+void expect_equal(const std::string& what, const T& got, const T& expected) {
+  if (!(got == expected)) throw Mismatch(fmt::format("{}: got {}, expected {}", what, got, expected));
+}
+
+// Bit equality: -0 is not 0, and NaN (poison) is never right.
+inline void expect_same_bits(const std::string& what, const std::vector<float>& got,
+                             const std::vector<float>& expected) {
+  expect_equal(what + ": size", got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::bit_cast<std::uint32_t>(got[i]) != std::bit_cast<std::uint32_t>(expected[i])) {
+      throw Mismatch(fmt::format("{}: element {} is {}, expected {}", what, i, got[i], expected[i]));
+    }
+  }
+}
+
+// Rows in memory of a dtype, from and to plain floats.
+inline Buffer packed(const std::vector<float>& values, DType dtype) {
+  Buffer buffer(std::ssize(values) * size_of(dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kBF16) {
+      buffer.as<BF16>()[i] = to_bf16(values[i]);
+    } else {
+      buffer.as<float>()[i] = values[i];
+    }
+  }
+  return buffer;
+}
+inline std::vector<float> unpacked(const Buffer& buffer, DType dtype) {
+  std::vector<float> values(static_cast<std::size_t>(buffer.bytes() / size_of(dtype)));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = dtype == DType::kBF16 ? to_float(buffer.as<BF16>()[i]) : buffer.as<float>()[i];
+  }
+  return values;
+}
+inline Buffer poisoned(std::int64_t elements, DType dtype) {
+  return packed(
+      std::vector<float>(static_cast<std::size_t>(elements), std::numeric_limits<float>::quiet_NaN()), dtype);
+}
+
+inline float scale_by_id(int expert) { return static_cast<float>(expert + 1); }
+inline float identity(int) { return 1.0f; }
+
+// One rank's tokens of a case on their way through the exchange.
+class Trip {
+ public:
+  Trip(Communicator& group, const Case& c, DType dtype)
+      : group_(group),
+        case_(c),
+        dtype_(dtype),
+        placement_(placement_of(c, group.size())),
+        plan_(plan_of(c, group.rank(), group.size())),
+        expected_(received_rows(c, placement_, group.rank(), group.size())) {}
+
+  void go() {
+    const auto before = group_.traffic();
+    const Buffer x = packed(payload("x", group_.rank()), dtype_);
+    handle_ = dispatch(group_, plan_, placement_, {x.data(), dtype_, plan_.num_tokens, case_.width}, rows_);
+    expect_equal("bytes sent by dispatch", bytes(group_.traffic()) - bytes(before), bytes_due(true));
+    check_handle();
+    check_rows("x");
+  }
+
+  void go_again() {
+    const auto before = group_.traffic();
+    const Buffer g = packed(payload("g", group_.rank()), dtype_);
+    dispatch_again(group_, handle_, {g.data(), dtype_, plan_.num_tokens, case_.width}, rows_);
+    expect_equal("bytes sent by dispatch_again", bytes(group_.traffic()) - bytes(before), bytes_due(false));
+    check_rows("g");
+  }
+
+  // Applies the stand-in experts to the rows received last ("x" or "g") and brings the sums home.
+  void come_back(const std::string& purpose, ExpertFactor factor, DType result) {
+    auto z = unpacked(rows_, dtype_);
+    const auto experts = placement_.experts_of(group_.rank());
+    for (std::size_t i = 0; i < z.size(); ++i) {
+      const std::size_t row = i / static_cast<std::size_t>(case_.width);
+      std::vector<Slot> slots;
+      for (auto s = handle_.slot_begin[row]; s < handle_.slot_begin[row + 1]; ++s) {
+        const auto at = static_cast<std::size_t>(s);
+        slots.push_back(
+            {experts[static_cast<std::size_t>(handle_.slot_expert[at])], handle_.slot_weight[at]});
+      }
+      z[i] = owner_sum(z[i], slots, factor, dtype_);
+    }
+    const Buffer sums = packed(z, dtype_);
+    Buffer y = poisoned(plan_.num_tokens * case_.width, result);
+    const auto before = group_.traffic();
+    combine(group_, handle_, {sums.data(), dtype_, handle_.num_rows(), case_.width},
+            {y.data(), result, plan_.num_tokens, case_.width});
+    std::int64_t due = 0;
+    for (const auto& row : expected_) due += row.source == group_.rank() ? 0 : row_bytes();
+    expect_equal("bytes sent by combine", bytes(group_.traffic()) - bytes(before), due);
+    expect_same_bits("combined " + purpose, unpacked(y, result),
+                     combined(plan_, placement_, group_.topology(), payload(purpose, group_.rank()),
+                              case_.width, factor, dtype_, result));
+    if (case_.integers && factor == identity) check_scaled(purpose, unpacked(y, result));
+  }
+
+  void return_values() {
+    std::vector<float> values, expected;
+    const auto experts = placement_.experts_of(group_.rank());
+    for (std::size_t s = 0; s < handle_.slot_expert.size(); ++s) {
+      values.push_back(
+          value(experts[static_cast<std::size_t>(handle_.slot_expert[s])], handle_.slot_weight[s]));
+    }
+    for (std::size_t i = 0; i < plan_.expert_ids.size(); ++i) {
+      expected.push_back(plan_.expert_ids[i] < 0 ? 0.0f : value(plan_.expert_ids[i], plan_.weights[i]));
+    }
+    std::vector<float> home(expected.size(), std::numeric_limits<float>::quiet_NaN());
+    return_slot_values(group_, handle_, values, home);
+    expect_same_bits("returned slot values", home, expected);
+  }
+
+ private:
+  static float value(int expert, float weight) { return 0.5f * static_cast<float>(expert + 1) + weight; }
+  static std::int64_t bytes(const Traffic& t) { return t.inter_node_bytes + t.intra_node_bytes; }
+  std::int64_t row_bytes() const { return case_.width * size_of(dtype_); }
+  std::vector<float> payload(const std::string& purpose, int rank) const {
+    return payload_of(case_, purpose, rank, group_.size(), dtype_);
+  }
+
+  // What de-duplication requires: each token once per other rank that owns one of its experts.
+  std::int64_t bytes_due(bool with_slots) const {
+    std::int64_t due = 0;
+    for (int owner = 0; owner < group_.size(); ++owner) {
+      if (owner == group_.rank()) continue;
+      if (with_slots) due += 32;
+      for (std::int64_t t = 0; t < plan_.num_tokens; ++t) {
+        const auto slots = std::ssize(slots_at(plan_, placement_, t, owner));
+        if (slots > 0) due += row_bytes() + (with_slots ? 4 + 8 * slots : 0);
+      }
+    }
+    return due;
+  }
+
+  // Rows by (source rank, token), slots by ascending k.
+  void check_handle() const {
+    expect_equal("rows received", handle_.num_rows(), std::ssize(expected_));
+    const auto experts = placement_.experts_of(group_.rank());
+    std::vector<std::int64_t> rows_from(static_cast<std::size_t>(group_.size()), 0), slots_from = rows_from;
+    std::size_t s = 0;
+    for (std::size_t i = 0; i < expected_.size(); ++i) {
+      const auto& row = expected_[i];
+      expect_equal(fmt::format("first slot of row {}", i), handle_.slot_begin[i],
+                   static_cast<std::int64_t>(s));
+      for (const Slot& slot : row.slots) {
+        expect_equal(fmt::format("expert of slot {}", s),
+                     experts[static_cast<std::size_t>(handle_.slot_expert.at(s))], slot.expert);
+        expect_same_bits("weight of a slot", {handle_.slot_weight.at(s)}, {slot.weight});
+        ++s;
+      }
+      ++rows_from[static_cast<std::size_t>(row.source)];
+      slots_from[static_cast<std::size_t>(row.source)] += std::ssize(row.slots);
+    }
+    expect_equal("slots received", handle_.num_slots(), static_cast<std::int64_t>(s));
+    expect_equal("end of the last row", handle_.slot_begin.back(), static_cast<std::int64_t>(s));
+    if (handle_.receive_rows != rows_from) throw Mismatch("rows received per rank are wrong");
+    if (handle_.receive_slots != slots_from) throw Mismatch("slots received per rank are wrong");
+  }
+
+  void check_rows(const std::string& purpose) const {
+    std::vector<float> expected;
+    for (const auto& row : expected_) {
+      const auto x = payload(purpose, row.source);
+      const auto begin = x.begin() + row.token * case_.width;
+      expected.insert(expected.end(), begin, begin + case_.width);
+    }
+    expect_same_bits("rows of " + purpose, unpacked(rows_, dtype_), expected);
+    if (reinterpret_cast<std::uintptr_t>(rows_.data()) % kAlignment != 0)
+      throw Mismatch("rows are not aligned");
+  }
+
+  // combine(dispatch(x)) with identity experts is x scaled by its summed weights: exactly so for integers and
+  // eighths.
+  void check_scaled(const std::string& purpose, const std::vector<float>& y) const {
+    const auto x = payload(purpose, group_.rank());
+    std::vector<float> expected;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto t = static_cast<std::int64_t>(i) / case_.width;
+      float sum = 0;
+      for (int k = 0; k < case_.top_k; ++k)
+        sum += plan_.weights[static_cast<std::size_t>(t * case_.top_k + k)];
+      expected.push_back(rounded(sum * x[i], dtype_));
+    }
+    for (std::size_t i = 0; i < y.size(); ++i)
+      expect_equal(fmt::format("scaled element {}", i), y[i], expected[i]);
+  }
+
+  Communicator& group_;
+  const Case& case_;
+  DType dtype_;
+  Placement placement_;
+  RoutingPlan plan_;
+  std::vector<ReceivedRow> expected_;
+  Buffer rows_;
+  DispatchHandle handle_;
+};
+
+// Forward and backward of every case in both dtypes.
+inline void check_all_cases(Communicator& group) {
+  for (const Case& c : cases()) {
+    if (!c.random_table && c.num_experts < group.size()) continue;
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      try {
+        Trip trip(group, c, dtype);
+        trip.go();
+        trip.come_back("x", scale_by_id, dtype);
+        trip.come_back("x", identity, dtype);
+        trip.come_back("x", scale_by_id, dtype == DType::kF32 ? DType::kBF16 : DType::kF32);
+        trip.go_again();
+        trip.come_back("g", scale_by_id, dtype);
+        trip.return_values();
+      } catch (const Mismatch& e) {
+        throw Mismatch(fmt::format("case '{}', {}: {}", c.name, name_of(dtype), e.what()));
+      }
+    }
+  }
+}
+
+// Two forwards before the first backward, as two layers or two micro-batches have: handles do not disturb
+// each other.
+inline void check_two_in_flight(Communicator& group) {
+  Trip first(group, cases()[1], DType::kF32), second(group, cases()[5], DType::kBF16);
+  first.go();
+  first.come_back("x", scale_by_id, DType::kF32);
+  second.go();
+  second.come_back("x", scale_by_id, DType::kBF16);
+  second.go_again();
+  second.come_back("g", scale_by_id, DType::kBF16);
+  second.return_values();
+  first.go_again();
+  first.come_back("g", scale_by_id, DType::kF32);
+  first.return_values();
+}
+
+}  // namespace moesaic::testing
