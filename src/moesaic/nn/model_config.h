@@ -15,11 +15,13 @@ enum class Activation { kSwiGlu, kRelu };
 struct MoeConfig {
   GateOptions gate;
   std::int64_t d_expert = 256;
-  std::int64_t num_shared_experts = 0;  // one dense feed-forward of width num_shared_experts * d_shared, on every token
+  std::int64_t num_shared_experts =
+      0;  // one dense feed-forward of width num_shared_experts * d_shared, on every token
   std::int64_t d_shared = 256;
   double balance_loss = 0.01;
   BalanceScope balance_scope = BalanceScope::kGlobal;
-  std::string balance_convention = "one";  // "one": 1.0 at perfect balance; "hf": layers concatenated, about k
+  std::string balance_convention =
+      "one";  // "one": 1.0 at perfect balance; "hf": layers concatenated, about k
   double z_loss = 0.001;
   double bias_update_rate = 0.001;
   bool bias_centred = false;
@@ -59,8 +61,8 @@ struct TensorSpec {
   std::int64_t numel() const;
 };
 
-// What is gathered together. Dense: cut evenly over all ranks. Expert: tensors belong to experts; the owners of an
-// expert hold it. Expert e's tensors are tensors[e*per_expert .. (e+1)*per_expert).
+// What is gathered together. Dense: cut evenly over all ranks. Expert: tensors belong to experts; the owners
+// of an expert hold it. Expert e's tensors are tensors[e*per_expert .. (e+1)*per_expert).
 enum class UnitKind { kDense, kExpert };
 struct UnitSpec {
   std::string name;
@@ -69,10 +71,13 @@ struct UnitSpec {
   int layer = -1;          // -1: embedding, head
   std::int64_t num_experts = 0;
   std::vector<TensorSpec> tensors;
-  std::int64_t per_expert() const { return num_experts == 0 ? 0 : std::int64_t(tensors.size()) / num_experts; }
+  std::int64_t per_expert() const {
+    return num_experts == 0 ? 0 : std::int64_t(tensors.size()) / num_experts;
+  }
 };
 
-// Every unit of the model, in forward order: embed; per layer attention, router, gate_up, down (or mlp), shared; head.
+// Every unit of the model, in forward order: embed; per layer attention, router, gate_up, down (or mlp),
+// shared; head.
 std::vector<UnitSpec> unit_specs(const ModelConfig& config);
 
 }  // namespace moesaic

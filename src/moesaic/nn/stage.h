@@ -1,11 +1,12 @@
 // stage.h: the model as a list of stages, each run forward and backward on its own.
 //
-// A stage = the embedding, one layer, or the head. The trainer walks the list, gathering a stage's parameters before it
-// and freeing them after it; autograd never spans two stages. That makes the order of every collective explicit
-// (equal on all ranks), and recomputation and prefetch a matter of the walk.
+// A stage = the embedding, one layer, or the head. The trainer walks the list, gathering a stage's parameters
+// before it and freeing them after it; autograd never spans two stages. That makes the order of every
+// collective explicit (equal on all ranks), and recomputation and prefetch a matter of the walk.
 //
-// Collective where a layer has experts: every rank calls run_stage for the same stages in the same order, also with
-// B = 0 sequences (then all tensors have zero rows and parameter gradients may stay undefined: they count as zero).
+// Collective where a layer has experts: every rank calls run_stage for the same stages in the same order,
+// also with B = 0 sequences (then all tensors have zero rows and parameter gradients may stay undefined: they
+// count as zero).
 //
 //   B sequences of S positions on this rank, D width, V vocabulary, T = B*S tokens, E experts, K choices
 #pragma once
@@ -13,6 +14,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,13 +25,13 @@
 
 namespace moesaic {
 
-// Parameters of one unit as leaves. Dense unit: one tensor per TensorSpec. Expert unit: a single tensor, experts
-// stacked in the order of the rank's experts_of(): "gate_up" [E_local, 2F, D] (gate rows first; [E_local, F, D] for
-// ReLU) and "down" [E_local, D, F].
+// Parameters of one unit as leaves. Dense unit: one tensor per TensorSpec. Expert unit: a single tensor,
+// experts stacked in the order of the rank's experts_of(): "gate_up" [E_local, 2F, D] (gate rows first;
+// [E_local, F, D] for ReLU) and "down" [E_local, D, F].
 using UnitTensors = std::vector<at::Tensor>;
 
-// How one layer's experts are reached. When experts are gathered, `group` has size 1 and `placement` gives that one rank
-// every expert: gather is exchange with oneself.
+// How one layer's experts are reached. When experts are gathered, `group` has size 1 and `placement` gives
+// that one rank every expert: gather is exchange with oneself.
 struct ExpertRoute {
   Communicator* group = nullptr;
   const Placement* placement = nullptr;
@@ -40,8 +42,15 @@ struct LayerStats {
   std::vector<std::int64_t> chosen;  // [E] choices before drops, over all ranks
   std::int64_t dropped = 0;          // this rank's choices lost to capacity
   std::int64_t non_finite = 0;       // this rank's tokens with non-finite logits
-  double balance_loss = 0.0;         // unweighted; 1.0 at perfect balance
-  double z_loss = 0.0;               // unweighted; this rank's share of the mean
+  double balance_loss = 0.0;  // unweighted, of this layer alone; 1.0 at perfect balance ("hf": about k)
+  double z_loss = 0.0;        // unweighted; this rank's share of the mean
+};
+
+// Balance loss in Hugging Face's convention multiplies sums over all layers, so the layers of a micro-step
+// share them. [num_layers][E], empty for layers not run: choices of all ranks, and this rank's sums of
+// probabilities.
+struct CoupledBalance {
+  std::vector<std::vector<double>> chosen, probability;
 };
 
 // Facts about the micro-step that all ranks agree on, and this rank's place in it.
@@ -49,29 +58,34 @@ struct StepContext {
   bool training = true;
   std::uint64_t seed = 0;
   std::int64_t step = 0;
-  std::int64_t first_token = 0;       // global id of this rank's first token within the optimizer step
-  std::int64_t micro_tokens = 0;      // routed (non-padding) tokens of all ranks in this micro-step
-  std::int64_t step_tokens = 0;       // the same over all micro-steps of the optimizer step
-  std::int64_t step_targets = 0;      // target tokens of all ranks over the optimizer step
-  std::vector<std::uint8_t> mask;     // [T]; false = padding. Empty = all real
-  Communicator* world = nullptr;      // counts are gathered over it
-  std::vector<ExpertRoute> routes;    // [num_layers]
+  std::int64_t first_token = 0;     // global id of this rank's first token within the optimizer step
+  std::int64_t micro_tokens = 0;    // routed (non-padding) tokens of all ranks in this micro-step
+  std::int64_t step_tokens = 0;     // the same over all micro-steps of the optimizer step
+  std::int64_t step_targets = 0;    // target tokens of all ranks over the optimizer step
+  std::vector<std::uint8_t> mask;   // [T]; false = padding (on the right of its sequence). Empty = all real
+  Communicator* world = nullptr;    // counts are gathered over it
+  std::vector<ExpertRoute> routes;  // [num_layers]
   std::vector<std::vector<float>> bias;  // [num_layers][E] bias-balancing biases; empty where unused
-  std::vector<LayerStats> stats;      // [num_layers], filled by run_stage
+  std::vector<LayerStats> stats;         // [num_layers], filled by run_stage
+  std::shared_ptr<CoupledBalance>
+      coupled;  // made by run_stage for balance_convention "hf"; one per micro-step
 };
 
 struct StageOutput {
-  at::Tensor value;      // layer, embed: hidden [B,S,D]; head: logits [B,S,V], or with targets the loss (see below)
-  at::Tensor auxiliary;  // fp32 scalar, this rank's weighted balance and z-losses; undefined where there are none
+  at::Tensor
+      value;  // layer, embed: hidden [B,S,D]; head: logits [B,S,V], or with targets the loss (see below)
+  at::Tensor auxiliary;  // fp32 scalar, this rank's weighted balance and z-losses; undefined where there are
+                         // none, and outside training
 };
 
 // input: token ids [B,S] int64 (embed) or hidden states [B,S,D].
 StageOutput run_stage(const ModelConfig& config, const StageSpec& stage, std::span<const UnitTensors> units,
                       const at::Tensor& input, StepContext& context);
 
-// The head with targets [B,S] int64 (-1 = no target): (sum of cross-entropy over this rank's targets) / step_targets, an
-// fp32 scalar in nats. Summed over ranks and micro-steps it is the mean loss of the step.
-StageOutput run_head_with_loss(const ModelConfig& config, const StageSpec& stage, std::span<const UnitTensors> units,
-                               const at::Tensor& hidden, const at::Tensor& targets, StepContext& context);
+// The head with targets [B,S] int64 (-1 = no target): (sum of cross-entropy over this rank's targets) /
+// step_targets, an fp32 scalar in nats. Summed over ranks and micro-steps it is the mean loss of the step.
+StageOutput run_head_with_loss(const ModelConfig& config, const StageSpec& stage,
+                               std::span<const UnitTensors> units, const at::Tensor& hidden,
+                               const at::Tensor& targets, StepContext& context);
 
 }  // namespace moesaic

@@ -1,0 +1,109 @@
+#include "moesaic/nn/balance.h"
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace moesaic {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+double dot(std::span<const double> a, std::span<const double> b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    sum += a[i] * b[i];  // an absent layer is empty
+  return sum;
+}
+
+// Keeps `coupled` alive until the backward pass, when every layer's choices are known.
+struct CoupledHolder : torch::CustomClassHolder {
+  explicit CoupledHolder(std::shared_ptr<const CoupledBalance> c) : coupled(std::move(c)) {}
+  std::shared_ptr<const CoupledBalance> coupled;
+};
+
+// Layers' shares add up to factor * sum over all pairs of layers (l, m) of chosen_l . probability_m: each
+// layer brings the pairs it completes, so that the value needs no later layer; the gradient needs all.
+struct Coupled : torch::autograd::Function<Coupled> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& sums,
+                            const std::shared_ptr<const CoupledBalance>& coupled, int layer, double factor) {
+    const auto l = static_cast<std::size_t>(layer);
+    double value = dot(coupled->chosen[l], coupled->probability[l]);
+    for (std::size_t m = 0; m < l; ++m) {
+      value +=
+          dot(coupled->chosen[m], coupled->probability[l]) + dot(coupled->chosen[l], coupled->probability[m]);
+    }
+    context->saved_data["coupled"] = c10::IValue::make_capsule(c10::make_intrusive<CoupledHolder>(coupled));
+    context->saved_data["factor"] = factor;
+    context->saved_data["num_experts"] = sums.size(1);
+    return at::scalar_tensor(factor * value, at::kFloat);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto holder = context->saved_data["coupled"].toCapsule();
+    const CoupledBalance& coupled = *static_cast<const CoupledHolder&>(*holder).coupled;
+    const std::int64_t num_experts = context->saved_data["num_experts"].toInt();
+    at::Tensor chosen = at::zeros({1, num_experts}, at::kDouble);
+    auto* sums = chosen.data_ptr<double>();
+    for (const auto& layer : coupled.chosen) {
+      for (std::size_t e = 0; e < layer.size(); ++e) sums[e] += layer[e];
+    }
+    const double scale = context->saved_data["factor"].toDouble() * gradients[0].item<double>();
+    return {(chosen * scale).to(at::kFloat), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor probability_sums(const at::Tensor& probabilities, const at::Tensor& valid,
+                            std::int64_t num_groups) {
+  const std::int64_t group_size = num_groups == 0 ? 0 : probabilities.size(0) / num_groups;
+  return at::sum((probabilities * valid).view({num_groups, group_size, probabilities.size(1)}), 1);
+}
+
+at::Tensor chosen_shares(BalanceScope scope, const Choices& choices, std::int64_t num_experts,
+                         std::int64_t num_groups, std::span<const std::int64_t> chosen,
+                         std::int64_t num_tokens) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(num_groups * num_experts), 0);
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(num_groups), 0);
+  if (scope == BalanceScope::kGlobal) {
+    std::copy(chosen.begin(), chosen.end(), counts.begin());
+    tokens[0] = num_tokens;
+  } else if (choices.num_tokens > 0) {
+    const auto top_k = static_cast<std::int64_t>(choices.expert_ids.size()) / choices.num_tokens;
+    const std::int64_t group_size = choices.num_tokens / num_groups;
+    for (std::int64_t t = 0; t < choices.num_tokens; ++t) {
+      const std::int64_t group = t / group_size;
+      const auto ids = std::span(choices.expert_ids)
+                           .subspan(static_cast<std::size_t>(t * top_k), static_cast<std::size_t>(top_k));
+      if (ids[0] < 0) continue;
+      ++tokens[static_cast<std::size_t>(group)];
+      for (const std::int32_t e : ids) ++counts[static_cast<std::size_t>(group * num_experts + e)];
+    }
+  }
+  at::Tensor shares = at::empty({num_groups, num_experts}, at::kFloat);
+  auto* f = shares.data_ptr<float>();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const std::int64_t n = tokens[i / static_cast<std::size_t>(num_experts)];
+    f[i] = n == 0 ? 0.0f : static_cast<float>(static_cast<double>(counts[i]) / static_cast<double>(n));
+  }
+  return shares;
+}
+
+at::Tensor coupled_balance(const at::Tensor& sums, std::shared_ptr<const CoupledBalance> coupled, int layer,
+                           std::int64_t num_moe_layers, std::int64_t num_tokens) {
+  const auto layers = static_cast<double>(num_moe_layers);
+  const double factor = num_tokens == 0 ? 0.0
+                                        : static_cast<double>(sums.size(1)) /
+                                              (layers * layers * static_cast<double>(num_tokens));
+  return Coupled::apply(sums, coupled, layer, factor);
+}
+
+at::Tensor z_sum(const at::Tensor& logits, const at::Tensor& valid) {
+  const at::Tensor log_sum = at::logsumexp(logits, 1, /*keepdim=*/true);
+  return at::sum(log_sum * log_sum * valid);
+}
+
+}  // namespace moesaic

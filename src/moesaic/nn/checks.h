@@ -1,0 +1,18 @@
+// checks.h: shapes and dtypes of tensors that come in from outside the room.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string_view>
+
+#include "moesaic/core/dtype.h"
+
+namespace moesaic {
+
+// InvalidArgument naming the tensor, its shape and the expected one.
+void require_shape(std::string_view name, const at::Tensor& tensor, at::IntArrayRef expected);
+
+// kF32 or kBF16; InvalidArgument naming the tensor for any other dtype.
+DType compute_dtype(std::string_view name, const at::Tensor& tensor);
+
+}  // namespace moesaic

@@ -1,0 +1,32 @@
+// router.h: from hidden states to a routing plan with differentiable weights.
+//
+// Collective over context.world: one all-gather of integers per call (what each rank's tokens chose), in
+// which ranks without tokens take part. Router arithmetic is fp32 whatever the model's dtype.
+//
+//   T tokens of this rank, D width, E experts, K choices per token
+//
+// Errors: NonFinite, on every rank alike, naming layer, rank and token, where a logit is not finite and
+// non_finite = "error". Under "drop" such tokens (and padding) get no expert, no loss, and pass no gradient.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "moesaic/nn/stage.h"
+#include "moesaic/routing/plan.h"
+
+namespace moesaic {
+
+struct Routing {
+  RoutingPlan plan;      // its weights are those of `weights`
+  at::Tensor weights;    // [T,K] fp32, 0 where the plan has no expert; gradients reach x and the router
+  at::Tensor auxiliary;  // as StageOutput::auxiliary
+};
+
+// x [T,D] fp32 or bf16; router_weight [E,D] fp32; T = sequences of sequence_length. Fills
+// context.stats[layer]. Weights follow routing's weigh(); normalised sigmoid weights are formed from
+// logarithms, so that they and their gradients stay finite and proportional where every chosen score is too
+// small for fp32.
+Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const at::Tensor& router_weight,
+              std::int64_t sequence_length, StepContext& context);
+
+}  // namespace moesaic
