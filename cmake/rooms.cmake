@@ -25,6 +25,8 @@ endfunction()
 function(moesaic_use_torch target)
   target_include_directories(${target} SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
   target_link_libraries(${target} PRIVATE ${TORCH_LIBRARIES})
+  # torch brings the headers of another fmt, without its library. Versions have namespaces of their own.
+  target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
   if(target STREQUAL "moesaic_nn")
     target_precompile_headers(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src/moesaic/nn/torch_pch.h)
   else()

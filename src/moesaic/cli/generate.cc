@@ -36,7 +36,7 @@ struct GenerateCommand {
     }
     launch(config, [&](Communicator& world) {
       ShardedModel model(config.model, parallel_options(config), world);
-      std::vector<std::vector<float>> bias;
+      std::vector<std::vector<float>> bias = initial_bias(config.model);
       load_parameters(model, bias, checkpoint);
       const auto outputs = generate(model, bias, inputs, options);
       if (world.rank() != 0) return;

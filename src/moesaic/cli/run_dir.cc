@@ -1,6 +1,6 @@
 #include "moesaic/cli/run_dir.h"
 
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 
 #include <ctime>
 
@@ -41,8 +41,11 @@ void set_ranks(Config& config, int ranks) {
 
 std::filesystem::path default_run_dir(const std::filesystem::path& config_file) {
   const std::time_t now = std::time(nullptr);
-  return std::filesystem::path("runs") /
-         fmt::format("{:%Y%m%d-%H%M%S}-{}", fmt::localtime(now), config_file.stem().string());
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
+  return std::filesystem::path("runs") / fmt::format("{}-{}", text, config_file.stem().string());
 }
 
 }  // namespace moesaic::cli

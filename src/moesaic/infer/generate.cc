@@ -9,7 +9,7 @@
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
 #include "moesaic/core/rng.h"
-#include "moesaic/train/split.h"
+#include "moesaic/train/data.h"
 #include "moesaic/train/walk.h"
 
 namespace moesaic {
@@ -106,8 +106,8 @@ std::vector<std::vector<std::int64_t>> generate(ShardedModel& model, const std::
   for (std::int64_t i = 0; i < num_prompts; ++i) {
     const Prompt& prompt = prompts[static_cast<std::size_t>(i)];
     rounds = std::max(rounds, prompt.max_new_tokens);
-    const Split split = split_evenly(num_prompts, world.size(), world.rank());
-    if (i < split.begin || i >= split.end) continue;
+    const RowRange rows = rows_of_rank(num_prompts, world.rank(), world.size());
+    if (i < rows.first || i >= rows.first + rows.count) continue;
     mine.push_back({static_cast<std::uint64_t>(i), prompt.tokens, prompt.max_new_tokens, {}});
   }
 
@@ -121,8 +121,8 @@ std::vector<std::vector<std::int64_t>> generate(ShardedModel& model, const std::
   std::int64_t total = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
     std::int64_t tokens = 0;
-    const Split split = split_evenly(num_prompts, world.size(), rank);
-    for (std::int64_t i = split.begin; i < split.end; ++i) tokens += prompts[static_cast<std::size_t>(i)].max_new_tokens;
+    const RowRange rows = rows_of_rank(num_prompts, rank, world.size());
+    for (std::int64_t i = rows.first; i < rows.first + rows.count; ++i) tokens += prompts[static_cast<std::size_t>(i)].max_new_tokens;
     bytes_per_rank.push_back(tokens * std::int64_t{sizeof(std::int64_t)});
     total += tokens;
   }

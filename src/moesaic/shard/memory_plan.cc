@@ -27,7 +27,7 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
 }  // namespace
 
 MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, int world_size,
-                       int moments_per_element, std::int64_t tokens_per_rank) {
+                       std::int64_t moments_per_element, std::int64_t tokens_per_rank) {
   const Placement placement =
       Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), world_size, options.exchange_size);
   const std::vector<UnitSpec> specs = unit_specs(config);

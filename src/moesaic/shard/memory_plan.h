@@ -26,7 +26,7 @@ struct MemoryPlan {
 
 // moments_per_element: 2 for AdamW, 1 for SGD with momentum. tokens_per_rank: of one micro-step.
 MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, int world_size,
-                       int moments_per_element, std::int64_t tokens_per_rank);
+                       std::int64_t moments_per_element, std::int64_t tokens_per_rank);
 
 // A table for people: one line per row, with MiB.
 std::string describe(const MemoryPlan& plan, int world_size);

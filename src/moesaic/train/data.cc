@@ -82,6 +82,17 @@ std::int64_t Dataset::num_windows(Split split) const {
   return split == Split::kTraining ? num_training_ : num_held_out_;
 }
 
+std::vector<FileWindows> Dataset::files(Split split) const {
+  std::vector<FileWindows> files;
+  const std::vector<Part>& in_order = parts(split);
+  for (std::size_t i = 0; i < in_order.size(); ++i) {
+    const std::int64_t end = i + 1 < in_order.size() ? in_order[i + 1].first_window : num_windows(split);
+    files.push_back({sources_[in_order[i].source].path().filename().string(), in_order[i].first_window,
+                     end - in_order[i].first_window});
+  }
+  return files;
+}
+
 Batch Dataset::read(Split split, std::span<const std::int64_t> windows) const {
   Batch batch;
   batch.num_sequences = static_cast<std::int64_t>(windows.size());
@@ -128,22 +139,6 @@ Batch Sampler::batch(std::int64_t step, std::int64_t micro, int rank, int world_
   std::vector<std::int64_t> windows;
   for (std::int64_t i = 0; i < rows.count; ++i) windows.push_back(window_of(first + i));
   Batch batch = dataset_->read(Split::kTraining, windows);
-  batch.first_sequence = rows.first;
-  return batch;
-}
-
-Batch held_out_batch(const Dataset& dataset, std::int64_t count, std::int64_t first, std::int64_t limit,
-                     int rank, int world_size) {
-  const std::int64_t all = dataset.num_windows(Split::kHeldOut);
-  const std::int64_t used = count == 0 ? all : std::min(count, all);
-  const RowRange rows = rows_of_rank(std::clamp<std::int64_t>(used - first, 0, limit), rank, world_size);
-  std::vector<std::int64_t> windows;
-  for (std::int64_t i = 0; i < rows.count; ++i) {
-    // position * all / used, without the product's overflow
-    const std::int64_t position = first + rows.first + i;
-    windows.push_back(position * (all / used) + position * (all % used) / used);
-  }
-  Batch batch = dataset.read(Split::kHeldOut, windows);
   batch.first_sequence = rows.first;
   return batch;
 }

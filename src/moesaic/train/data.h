@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "moesaic/core/file.h"
@@ -47,6 +48,12 @@ struct Batch {
 
 enum class Split { kTraining, kHeldOut };
 
+// One file's windows within a split.
+struct FileWindows {
+  std::string name;  // without its folder
+  std::int64_t first = 0, count = 0;
+};
+
 // Files in order. The last held_out_fraction of each file (rounded down, in tokens) is held out, the rest is
 // for training.
 class Dataset {
@@ -55,6 +62,8 @@ class Dataset {
 
   std::int64_t seq_len() const { return seq_len_; }
   std::int64_t num_windows(Split split) const;
+  // Files that have a window in `split`, in order.
+  std::vector<FileWindows> files(Split split) const;
   // Windows in the order given, as one batch.
   Batch read(Split split, std::span<const std::int64_t> windows) const;
 
@@ -109,11 +118,5 @@ class Sampler {
   const Dataset* dataset_;
   SamplerOptions options_;
 };
-
-// Held-out sequences of `rank` when all ranks together read `count` windows (0 = all), spread evenly over the
-// files. `first` and `limit` cut that list into pieces that fit in memory: positions [first, first + limit)
-// of all ranks.
-Batch held_out_batch(const Dataset& dataset, std::int64_t count, std::int64_t first, std::int64_t limit,
-                     int rank, int world_size);
 
 }  // namespace moesaic

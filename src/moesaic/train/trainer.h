@@ -44,9 +44,17 @@ class Trainer {
   Optimizer& optimizer() { return optimizer_; }
   Communicator& world() { return *world_; }
 
-  // Steps made so far; the position in the data follows from it.
-  std::int64_t steps_done() const { return steps_done_; }
-  void set_steps_done(std::int64_t steps) { steps_done_ = steps; }
+  // Where a run stands, beside its tensors.
+  struct Position {
+    std::int64_t steps_done = 0;       // skipped ones included
+    std::int64_t next_sample = 0;      // of the data order
+    std::int64_t optimizer_steps = 0;  // skipped ones excluded: the t of AdamW
+    std::int64_t skipped_in_a_row = 0;
+  };
+  Position position() const;
+  void restore(const Position& position);
+  std::int64_t steps_done() const { return position_.steps_done; }
+
   // Bias-balancing biases, [num_layers][E], empty where unused.
   std::vector<std::vector<float>>& bias() { return bias_; }
 
@@ -57,16 +65,28 @@ class Trainer {
   std::vector<HeldOutLoss> evaluate(std::int64_t max_tokens);
 
  private:
+  // All micro-steps; returns this rank's share of the loss, adds what the layers report.
+  double forward_and_backward(std::int64_t step, StepReport& report);
+  void sum_over_ranks(StepReport& report, double loss, const std::vector<std::int64_t>& sent) const;
+  void update_biases(const StepReport& report);
+
   Config config_;
   Communicator* world_;
   Dataset dataset_;
+  Sampler sampler_;
   ShardedModel model_;
   Optimizer optimizer_;
   std::vector<std::vector<float>> bias_;
-  std::int64_t steps_done_ = 0, skipped_in_a_row_ = 0;
+  Position position_;
 };
 
 // The part of a Config that ShardedModel needs.
 ParallelOptions parallel_options(const Config& config);
+
+// fp32 values the optimizer keeps per parameter: 2 for AdamW, 1 for SGD with momentum, else 0.
+std::int64_t moments_per_element(const Config& config);
+
+// Zero biases where bias balancing is on: [num_layers][E], empty elsewhere.
+std::vector<std::vector<float>> initial_bias(const ModelConfig& config);
 
 }  // namespace moesaic

@@ -81,8 +81,8 @@ double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at:
       if (!gradient.defined()) gradient = at::zeros_like(inputs[at_i]);
     }
     roots.clear();
-    outputs[at_i] = {};
-    inputs[at_i] = {};
+    outputs[at_i] = StageOutput{};
+    inputs[at_i] = at::Tensor();
     model.reduce(i);
     model.release(i);
   }
