@@ -5,6 +5,7 @@
 
 namespace moesaic::bench {
 
+Benchmark collectives();
 Benchmark kernels();
 
 }  // namespace moesaic::bench

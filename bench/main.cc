@@ -13,7 +13,7 @@
 namespace moesaic::bench {
 namespace {
 
-std::vector<Benchmark> all_benchmarks() { return {kernels()}; }
+std::vector<Benchmark> all_benchmarks() { return {kernels(), collectives()}; }
 
 // Levenshtein distance, for "did you mean".
 std::size_t edits_between(const std::string& a, const std::string& b) {

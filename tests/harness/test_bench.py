@@ -35,6 +35,16 @@ def test_kernels_writes_verified_rows(tmp_path):
         assert "moesaic" in variants and len(variants) == 2, case
 
 
+def test_collectives_are_verified(tmp_path):
+    file = tmp_path / "collectives.json"
+    ran = bench("run", "collectives", "--json", str(file))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    rows = json.loads(file.read_text())["rows"]
+    assert rows and all(row["verified"] for row in rows)
+    cases = {tuple(row["case"].split()[:2]) for row in rows}
+    assert cases == {(f, w) for f in ("all_gather_v", "reduce_scatter_v", "all_to_all_v") for w in ("W2", "W4")}
+
+
 def test_an_unknown_name_or_size_lists_the_known_and_the_nearest():
     unknown = bench("run", "kernel")
     assert unknown.returncode == 2

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <vector>
 
 #include "moesaic/kernels/element.h"
@@ -33,8 +33,7 @@ void reference::permute_rows(DType dtype, const void* rows, const std::int64_t* 
     auto* to = static_cast<std::byte*>(permuted);
     for (std::int64_t i = 0; i < num_rows; ++i) {
       for (std::int64_t s = slot_begin[i]; s < slot_begin[i + 1]; ++s) {
-        std::memcpy(to + position_of_slot[s] * row_bytes, from + i * row_bytes,
-                    static_cast<std::size_t>(row_bytes));
+        std::copy_n(from + i * row_bytes, row_bytes, to + position_of_slot[s] * row_bytes);
       }
     }
   });
