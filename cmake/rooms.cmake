@@ -20,13 +20,18 @@ function(moesaic_room name)
   endif()
 endfunction()
 
-# Lets a target include torch. Its headers take 20 s and 1 GB per file, so they are precompiled, once: nn's
-# are reused by every other target (which must then agree on -fPIC, executables too).
-function(moesaic_use_torch target)
+# Lets a target include headers that name at::Tensor (<ATen/core/Tensor.h>).
+function(moesaic_see_torch target)
   target_include_directories(${target} SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
   target_link_libraries(${target} PRIVATE ${TORCH_LIBRARIES})
   # torch brings the headers of another fmt, without its library. Versions have namespaces of their own.
   target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
+endfunction()
+
+# Lets a target call torch's operators. <ATen/ATen.h> takes 20 s and 1 GB per file, so it is precompiled, once:
+# nn's is reused by every other target (which must then agree on -fPIC, executables too).
+function(moesaic_use_torch target)
+  moesaic_see_torch(${target})
   if(target STREQUAL "moesaic_nn")
     target_precompile_headers(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src/moesaic/nn/torch_pch.h)
   else()

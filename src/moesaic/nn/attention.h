@@ -6,7 +6,7 @@
 // Sources: Zhang & Sennrich 2019 (RMSNorm), Su et al. 2021 (RoPE), Muennighoff et al. 2024 (OLMoE).
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <span>
 

@@ -16,7 +16,7 @@
 // ("hf").
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <span>

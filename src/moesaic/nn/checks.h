@@ -1,7 +1,7 @@
 // checks.h: shapes and dtypes of tensors that come in from outside the room.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <string_view>
 

@@ -3,7 +3,7 @@
 // Local. T tokens, V vocabulary, D width; fp32 or bf16 parameters, sums in fp32 or better.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace moesaic {
 

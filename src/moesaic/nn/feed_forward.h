@@ -5,7 +5,7 @@
 //   ReLU:   unit = up [F,D], down [D,F];             y = max(x up^T, 0) down^T.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <span>
 

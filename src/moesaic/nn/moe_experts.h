@@ -12,7 +12,7 @@
 // pre-activations, outputs.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "moesaic/nn/stage.h"
 #include "moesaic/routing/plan.h"

@@ -9,7 +9,7 @@
 // non_finite = "error". Under "drop" such tokens (and padding) get no expert, no loss, and pass no gradient.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "moesaic/nn/stage.h"
 #include "moesaic/routing/plan.h"

@@ -11,7 +11,7 @@
 //   B sequences of S positions on this rank, D width, V vocabulary, T = B*S tokens, E experts, K choices
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,6 @@
-// torch_pch.h: the torch headers, precompiled once per room that uses torch.
+// torch_pch.h: ATen's operators, precompiled once for every room that uses torch.
+//
+// Headers include only <ATen/core/Tensor.h> (quick); autograd is included by the few sources that need it.
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/variable.h>

@@ -9,7 +9,7 @@
 // Collective: start_gather and start_reduce, by every rank of the unit's gather group, in the same order.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <span>

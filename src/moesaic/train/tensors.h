@@ -1,7 +1,7 @@
 // tensors.h: a batch as torch tensors [B,S] int64.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "moesaic/train/data.h"
 

@@ -3,7 +3,7 @@
 // Collective: all ranks call with their own sequences (B may be 0) and contexts that agree on the global facts.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <vector>
 
