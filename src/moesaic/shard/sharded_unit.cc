@@ -1,5 +1,7 @@
 #include "moesaic/shard/sharded_unit.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>

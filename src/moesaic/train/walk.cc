@@ -1,5 +1,6 @@
 #include "moesaic/train/walk.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <vector>
