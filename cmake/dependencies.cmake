@@ -1,7 +1,7 @@
 # What the project stands on; tools/setup.sh installs all of it.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(GTest REQUIRED)
 find_package(hwy REQUIRED)

@@ -3,7 +3,7 @@
 #   moesaic_room(NAME [TORCH] USES room... [LIBRARIES target...])
 #
 # Sources are all *.cc beside the CMakeLists.txt. USES names rooms above it in the design's table
-# (tests/layering.py checks the includes); LIBRARIES are third-party targets. A room without TORCH
+# (tests/structure/layering.py checks the includes); LIBRARIES are third-party targets. A room without TORCH
 # cannot see torch's headers at all.
 function(moesaic_room name)
   cmake_parse_arguments(ARG "TORCH" "" "USES;LIBRARIES" ${ARGN})
@@ -20,10 +20,18 @@ function(moesaic_room name)
   endif()
 endfunction()
 
-# Lets a target include torch, with its headers precompiled (20 s per file otherwise).
+# Lets a target include torch. Its headers take 20 s and 1 GB per file, so they are precompiled, once: nn's
+# are reused by every other target (which must then agree on -fPIC, executables too).
 function(moesaic_use_torch target)
   target_include_directories(${target} SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
   target_link_libraries(${target} PRIVATE ${TORCH_LIBRARIES})
-  target_precompile_headers(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src/moesaic/nn/torch_pch.h)
-
+  # torch brings the headers of another fmt, without its library. Versions have namespaces of their own.
+  target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
+  if(target STREQUAL "moesaic_nn")
+    target_precompile_headers(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src/moesaic/nn/torch_pch.h)
+  else()
+    target_precompile_headers(${target} REUSE_FROM moesaic_nn)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
 endfunction()

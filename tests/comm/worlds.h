@@ -13,16 +13,15 @@
 #include "moesaic/comm/communicator.h"
 #include "moesaic/comm/inproc.h"
 
-namespace moesaic::testing {
+namespace moesaic {
 
 // Long enough for a sanitizer on a busy machine; tests of lost peers set their own.
-inline constexpr std::chrono::milliseconds kPatience{60'000};
+inline constexpr std::chrono::milliseconds kTestTimeout{60'000};
 
 // "7 ranks on nodes 0 0 0 1 1 2 2"
 inline std::string describe(const Topology& topology) {
   std::string text = fmt::format("{} ranks on nodes", topology.world_size());
-  for (int rank = 0; rank < topology.world_size(); ++rank)
-    text += fmt::format(" {}", topology.node_of(rank));
+  for (int rank = 0; rank < topology.world_size(); ++rank) text += fmt::format(" {}", topology.node_of(rank));
   return text;
 }
 
@@ -44,7 +43,7 @@ inline std::vector<Topology> topologies_of(int world_size) {
 // Runs body(world) on one thread per rank. An exception on any rank leaves with "rank R: " before its
 // message.
 inline void run_world(const Topology& topology, const std::function<void(Communicator&)>& body,
-                      std::chrono::milliseconds timeout = kPatience) {
+                      std::chrono::milliseconds timeout = kTestTimeout) {
   run_inproc(topology.world_size(), [&](Transport& transport) {
     Communicator world(transport, topology, timeout);
     body(world);
@@ -61,4 +60,4 @@ inline void for_each_world(const std::function<void(Communicator&)>& body) {
   }
 }
 
-}  // namespace moesaic::testing
+}  // namespace moesaic

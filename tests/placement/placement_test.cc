@@ -37,6 +37,15 @@ TEST(Placement, MoreRanksThanExpertsAndNoCommonDivisorFallsBackToWholeCopies) {
   EXPECT_EQ(Placement::contiguous(4, 7).exchange_size(), 1);
 }
 
+TEST(Placement, GatheredStacksExpertsByPlace) {
+  const auto placement = Placement::from_table({1, 0, 1, 0}, 4, 2);
+  const auto gathered = placement.gathered();
+  EXPECT_EQ(gathered.exchange_size(), 1);
+  EXPECT_EQ(std::vector<int>(gathered.experts_of(0).begin(), gathered.experts_of(0).end()),
+            (std::vector<int>{1, 3, 0, 2}));
+  EXPECT_EQ(gathered.local_index(0), 2);
+}
+
 TEST(Placement, RefusesGroupsThatDoNotDivideTheWorldAndRanksWithoutExperts) {
   EXPECT_THROW(Placement::contiguous(8, 4, 3), InvalidArgument);
   EXPECT_THROW(Placement::contiguous(2, 4, 4), InvalidArgument);

@@ -21,17 +21,21 @@ Schedule barrier_schedule(int world_size, int rank);
 // Binomial tree from the root; kOutput holds `bytes`, read at the root and written elsewhere.
 Schedule broadcast_schedule(int world_size, int rank, int root, std::int64_t bytes);
 
-// Direct: own part to every peer. kInput: own part; kOutput: all parts, ascending.
-Schedule all_gather_v_schedule(int world_size, int rank, std::span<const std::int64_t> bytes_per_rank);
+// Direct: own part to every peer. kInput: own part; kOutput: all parts, ascending, or where `offsets` (bytes)
+// says.
+Schedule all_gather_v_schedule(int world_size, int rank, std::span<const std::int64_t> bytes_per_rank,
+                               std::span<const std::int64_t> offsets = {});
 
 // Direct. kInput: parts for rank 0, 1, …; kOutput: parts from rank 0, 1, ….
 Schedule all_to_all_v_schedule(int world_size, int rank, std::span<const std::int64_t> send_bytes,
                                std::span<const std::int64_t> receive_bytes);
 
 // Direct: part r of everyone goes to rank r, which adds all of them in the order of contract 1.
-// kInput: parts for rank 0, 1, … in `wire` (fp32, bf16); kOutput: the own sum in fp32.
+// kInput: parts for rank 0, 1, … in `wire` (fp32, bf16), or where `offsets` (elements) says; kOutput: the own
+// sum in fp32.
 Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wire,
-                                   std::span<const std::int64_t> elements_per_rank);
+                                   std::span<const std::int64_t> elements_per_rank,
+                                   std::span<const std::int64_t> offsets = {});
 
 // Everyone's values to everyone, added locally by all in the same order: fp32 by node then rank (contract 1),
 // fp64 and int64 by rank. kInput and kOutput (which may be the same memory): `count` elements of `dtype`.

@@ -20,22 +20,25 @@ std::int64_t at_rank(std::span<const std::int64_t> counts, int rank) {
 }
 
 Schedule checked_all_gather_v(const Communicator& group, std::span<const std::byte> mine,
-                              std::span<const std::int64_t> bytes_per_rank, std::span<const std::byte> all) {
+                              std::span<const std::int64_t> bytes_per_rank, std::span<const std::byte> all,
+                              std::span<const std::int64_t> offsets) {
   const auto begin = offsets_of("all_gather_v", bytes_per_rank, group.size());
   require_bytes("all_gather_v: mine", std::ssize(mine), at_rank(bytes_per_rank, group.rank()));
   require_bytes("all_gather_v: all", std::ssize(all), begin.back());
-  return all_gather_v_schedule(group.size(), group.rank(), bytes_per_rank);
+  return all_gather_v_schedule(group.size(), group.rank(), bytes_per_rank, offsets);
 }
 
 Schedule checked_reduce_scatter_v(const Communicator& group, std::span<const std::byte> input, DType wire,
                                   std::span<const std::int64_t> elements_per_rank,
-                                  std::span<const float> output) {
-  const auto begin = offsets_of("reduce_scatter_v", elements_per_rank, group.size(), size_of(wire));
-  require_bytes("reduce_scatter_v: input", std::ssize(input), begin.back());
+                                  std::span<const float> output, std::span<const std::int64_t> offsets) {
+  Schedule schedule =
+      reduce_scatter_v_schedule(group.topology(), group.rank(), wire, elements_per_rank, offsets);
+  require_bytes("reduce_scatter_v: input", std::ssize(input),
+                offsets_of("reduce_scatter_v", elements_per_rank, group.size(), size_of(wire)).back());
   require(std::ssize(output) == at_rank(elements_per_rank, group.rank()),
           "reduce_scatter_v: output: expected {} elements from the counts, got {}",
           at_rank(elements_per_rank, group.rank()), output.size());
-  return reduce_scatter_v_schedule(group.topology(), group.rank(), wire, elements_per_rank);
+  return schedule;
 }
 
 template <typename T>
@@ -56,13 +59,17 @@ void broadcast(Communicator& group, std::span<std::byte> buffer, int root) {
 }
 
 void all_gather_v(Communicator& group, std::span<const std::byte> mine,
-                  std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all) {
-  execute(group, "all_gather_v", checked_all_gather_v(group, mine, bytes_per_rank, all), {mine, all});
+                  std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all,
+                  std::span<const std::int64_t> offsets) {
+  execute(group, "all_gather_v", checked_all_gather_v(group, mine, bytes_per_rank, all, offsets),
+          {mine, all});
 }
 
 Pending start_all_gather_v(Communicator& group, std::span<const std::byte> mine,
-                           std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all) {
-  return start(group, "all_gather_v", checked_all_gather_v(group, mine, bytes_per_rank, all), {mine, all});
+                           std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all,
+                           std::span<const std::int64_t> offsets) {
+  return start(group, "all_gather_v", checked_all_gather_v(group, mine, bytes_per_rank, all, offsets),
+               {mine, all});
 }
 
 void all_to_all_v(Communicator& group, std::span<const std::byte> send,
@@ -77,15 +84,18 @@ void all_to_all_v(Communicator& group, std::span<const std::byte> send,
 }
 
 void reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DType wire,
-                      std::span<const std::int64_t> elements_per_rank, std::span<float> output) {
-  execute(group, "reduce_scatter_v", checked_reduce_scatter_v(group, input, wire, elements_per_rank, output),
+                      std::span<const std::int64_t> elements_per_rank, std::span<float> output,
+                      std::span<const std::int64_t> offsets) {
+  execute(group, "reduce_scatter_v",
+          checked_reduce_scatter_v(group, input, wire, elements_per_rank, output, offsets),
           {input, std::as_writable_bytes(output)});
 }
 
 Pending start_reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DType wire,
-                               std::span<const std::int64_t> elements_per_rank, std::span<float> output) {
+                               std::span<const std::int64_t> elements_per_rank, std::span<float> output,
+                               std::span<const std::int64_t> offsets) {
   return start(group, "reduce_scatter_v",
-               checked_reduce_scatter_v(group, input, wire, elements_per_rank, output),
+               checked_reduce_scatter_v(group, input, wire, elements_per_rank, output, offsets),
                {input, std::as_writable_bytes(output)});
 }
 

@@ -29,9 +29,11 @@ void broadcast(Communicator& group, std::span<std::byte> buffer, int root);
 // `all` = the members' `mine`, ascending by rank; bytes_per_rank[r] is the size of rank r's part (known to
 // all).
 void all_gather_v(Communicator& group, std::span<const std::byte> mine,
-                  std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all);
+                  std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all,
+                  std::span<const std::int64_t> offsets = {});
 Pending start_all_gather_v(Communicator& group, std::span<const std::byte> mine,
-                           std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all);
+                           std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all,
+                           std::span<const std::int64_t> offsets = {});
 
 // Rank r receives what every rank had for r. send: parts for rank 0, 1, … back to back (send_bytes[r] each);
 // receive: parts from rank 0, 1, … back to back (receive_bytes[r] each). Both sides must agree on sizes:
@@ -42,10 +44,13 @@ void all_to_all_v(Communicator& group, std::span<const std::byte> send,
 
 // Rank r gets the sum over all ranks of part r. `input`: parts for rank 0, 1, … of elements_per_rank[r]
 // elements of `wire` (kF32 or kBF16); `output`: elements_per_rank[rank] floats.
+// offsets (elements, one per rank), where given: the part for rank r lies at offsets[r] of `input` instead.
 void reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DType wire,
-                      std::span<const std::int64_t> elements_per_rank, std::span<float> output);
+                      std::span<const std::int64_t> elements_per_rank, std::span<float> output,
+                      std::span<const std::int64_t> offsets = {});
 Pending start_reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DType wire,
-                               std::span<const std::int64_t> elements_per_rank, std::span<float> output);
+                               std::span<const std::int64_t> elements_per_rank, std::span<float> output,
+                               std::span<const std::int64_t> offsets = {});
 
 // In-place sum over ranks; small payloads (metrics, norms, counts).
 void all_reduce(Communicator& group, std::span<double> values);

@@ -28,6 +28,30 @@ inline std::vector<std::int64_t> offsets_of(std::string_view what, std::span<con
   return begin;
 }
 
+// Where each part lies when the caller says so (`given`, in elements, one per rank) rather than back to back.
+// Parts may lie in any order but must stay inside the buffer that back-to-back parts would fill. Not checked:
+// overlaps.
+inline std::vector<std::int64_t> placed_offsets(std::string_view what, std::span<const std::int64_t> given,
+                                                std::span<const std::int64_t> counts, int world_size,
+                                                std::int64_t element_bytes = 1) {
+  std::vector<std::int64_t> begin = offsets_of(what, counts, world_size, element_bytes);
+  if (given.empty()) {
+    begin.pop_back();
+    return begin;
+  }
+  require(given.size() == counts.size(), "{}: expected one offset per rank ({}), got {}", what, world_size,
+          given.size());
+  const std::int64_t total = begin.back() / element_bytes;
+  begin.pop_back();
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    require(given[i] >= 0 && given[i] <= total - counts[i],
+            "{}: the part of rank {} is [{}, {}), outside the buffer of {} elements", what, i, given[i],
+            given[i] + counts[i], total);
+    begin[i] = given[i] * element_bytes;
+  }
+  return begin;
+}
+
 inline Range part_of(BufferId buffer, std::span<const std::int64_t> begin, int i) {
   const auto at = static_cast<std::size_t>(i);
   return {buffer, begin[at], begin[at + 1] - begin[at]};

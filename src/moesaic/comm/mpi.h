@@ -2,21 +2,37 @@
 //
 // All MPI calls are made by one thread of its own, so that messages progress while the others compute; it
 // sleeps when nothing moves. No MPI type leaks out of mpi.cc.
+//
+// Errors: CorruptData at the receiver when the sizes of a message differ (the sender may not learn of it;
+// when only one side's size exceeds MpiOptions::piece_bytes the two never meet, and both run into their
+// timeout). PeerLost after abort(), after an error of MPI, and after a message was given up before it was
+// done (its buffer must not be touched again, and MPI cannot take a message back: the transport is of no more
+// use). A killed process is the launcher's to find: Open MPI's mpirun ends the job and names the rank.
+//
+// abort() sends nothing: this rank's calls throw from then on, and destroying the transport calls MPI_Abort,
+// which ends every process of the job, this one included, with status 1. So after an exception: abort(), say
+// what happened, flush, destroy.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "moesaic/comm/topology.h"
 #include "moesaic/comm/transport.h"
 
 namespace moesaic {
 
-// Starts MPI in this process (once; InvalidArgument the second time). The destructor finalises it.
-// After abort() or a lost peer the destructor ends the job with MPI_Abort instead.
-std::unique_ptr<Transport> make_mpi_transport();
+struct MpiOptions {
+  // Longer messages travel in pieces of this size (MPI counts are 32-bit). Equal on all ranks.
+  std::int64_t piece_bytes = std::int64_t{1} << 30;
+};
 
-// Nodes found by hostname; collective over the job. Call before any Communicator is in use.
+// Starts MPI in this process (once; InvalidArgument the second time). The destructor finalises it, together
+// with the other ranks'; after abort() or a lost peer it ends the job with MPI_Abort instead.
+std::unique_ptr<Transport> make_mpi_transport(MpiOptions options = {});
+
+// Nodes found by hostname; collective over the job. Call before any Communicator is in use. Nodes are
+// numbered in the order of their lowest ranks.
 Topology discover_topology(Transport& mpi);
 
 }  // namespace moesaic

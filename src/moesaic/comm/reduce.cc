@@ -38,13 +38,19 @@ std::int64_t inbound_bytes(int world_size, Range own) {
 }  // namespace
 
 Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wire,
-                                   std::span<const std::int64_t> elements_per_rank) {
+                                   std::span<const std::int64_t> elements_per_rank,
+                                   std::span<const std::int64_t> offsets) {
   const int world_size = topology.world_size();
   require_rank("reduce_scatter_v: rank", rank, world_size);
   require(wire == DType::kF32 || wire == DType::kBF16,
           "reduce_scatter_v: the wire must be fp32 or bf16, got {}", name_of(wire));
-  const auto begin = offsets_of("reduce_scatter_v", elements_per_rank, world_size, size_of(wire));
-  const Range own = part_of(BufferId::kInput, begin, rank);
+  const auto begin =
+      placed_offsets("reduce_scatter_v", offsets, elements_per_rank, world_size, size_of(wire));
+  const auto part = [&](int r) {
+    const auto at = static_cast<std::size_t>(r);
+    return Range{BufferId::kInput, begin[at], elements_per_rank[at] * size_of(wire)};
+  };
+  const Range own = part(rank);
   const std::int64_t count = elements_per_rank[static_cast<std::size_t>(rank)];
   Schedule schedule;
   schedule.scratch_bytes = inbound_bytes(world_size, own);
@@ -55,7 +61,7 @@ Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wir
     const int to = (rank + step) % world_size;
     receives.push_back(static_cast<std::int32_t>(schedule.ops.size()));
     schedule.ops.push_back(receive_op(from, range_of(from)));
-    schedule.ops.push_back(send_op(to, part_of(BufferId::kInput, begin, to)));
+    schedule.ops.push_back(send_op(to, part(to)));
   }
   const Range target{BufferId::kOutput, 0, count * size_of(DType::kF32)};
   schedule.ops.push_back(

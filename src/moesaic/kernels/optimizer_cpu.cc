@@ -43,8 +43,4 @@ double reference::sum_of_squares(const float* values, std::int64_t n) {
   return sum;
 }
 
-double sum_of_squares(const float* values, std::int64_t n, Stream) {
-  return reference::sum_of_squares(values, n);
-}
-
 }  // namespace moesaic::kernels

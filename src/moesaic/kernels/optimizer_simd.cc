@@ -51,6 +51,28 @@ void SgdStep(float learning_rate, float momentum, float decay, float gradient_sc
   });
 }
 
+double SumOfSquares(const float* values, std::int64_t n) {
+  constexpr std::int64_t kPartials = 8;
+  const hn::CappedTag<double, kPartials> f64;
+  const hn::Rebind<float, decltype(f64)> f32;
+  constexpr std::int64_t kLanes = hn::MaxLanes(f64);
+  hn::Vec<decltype(f64)> partial[kPartials / kLanes];
+  for (auto& p : partial) p = hn::Zero(f64);
+  std::int64_t i = 0;
+  for (; i + kPartials <= n; i += kPartials) {
+    for (std::int64_t v = 0; v < kPartials / kLanes; ++v) {
+      const auto wide = hn::PromoteTo(f64, hn::LoadU(f32, values + i + v * kLanes));
+      partial[v] = hn::Add(partial[v], hn::Mul(wide, wide));
+    }
+  }
+  double sums[kPartials];
+  for (std::int64_t v = 0; v < kPartials / kLanes; ++v) hn::StoreU(partial[v], f64, sums + v * kLanes);
+  for (std::int64_t j = 0; i + j < n; ++j) sums[j] += double{values[i + j]} * double{values[i + j]};
+  double sum = 0;
+  for (const double s : sums) sum += s;
+  return sum;
+}
+
 }  // namespace moesaic::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -59,6 +81,7 @@ namespace moesaic::kernels {
 
 HWY_EXPORT(AdamWStep);
 HWY_EXPORT(SgdStep);
+HWY_EXPORT(SumOfSquares);
 
 void adamw(const AdamW& options, double decay, float gradient_scale, std::int64_t n, const float* gradient,
            float* master, float* exp_avg, float* exp_avg_sq, Stream) {
@@ -71,6 +94,10 @@ void sgd(const Sgd& options, double decay, float gradient_scale, std::int64_t n,
   HWY_DYNAMIC_DISPATCH(SgdStep)
   (static_cast<float>(options.learning_rate), static_cast<float>(options.momentum), static_cast<float>(decay),
    gradient_scale, n, gradient, master, momentum_buffer);
+}
+
+double sum_of_squares(const float* values, std::int64_t n, Stream) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquares)(values, n);
 }
 
 }  // namespace moesaic::kernels

@@ -12,22 +12,45 @@
 HWY_BEFORE_NAMESPACE();
 namespace moesaic::kernels::HWY_NAMESPACE {
 
+// kVectors vectors of one row of the sum, so that a slot's position and weight are fetched once for all of
+// them.
+template <int kVectors, class Access, typename T>
+HWY_INLINE void sum_slots(const Access& access, const T* y, const std::int64_t* position, const float* weight,
+                          std::int64_t num_slots, std::int64_t width, T* out) {
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+  Vector sum[kVectors];
+  for (Vector& v : sum) v = hn::Zero(F32());
+  for (std::int64_t s = 0; s < num_slots; ++s) {
+    const T* row = y + position[s] * width;
+    const Vector factor = hn::Set(F32(), weight ? weight[s] : 1.0f);
+    for (int v = 0; v < kVectors; ++v) {
+      // Not MulAdd: the documented sum rounds the product.
+      sum[v] = hn::Add(sum[v], hn::Mul(factor, access.load(row + v * kLanes)));
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) access.store(out + v * kLanes, sum[v]);
+}
+
 void OrderedWeightedSum(DType dtype, const void* y, const std::int64_t* slot_begin,
                         const std::int64_t* position_of_slot, const float* weight, std::int64_t num_rows,
                         std::int64_t width, void* out) {
+  constexpr int kBlock = 4;
+  constexpr std::int64_t kLanes = hn::MaxLanes(F32());
   for_row_dtype(dtype, "ordered_weighted_sum", [&](auto element) {
     using T = decltype(element);
     for (std::int64_t i = 0; i < num_rows; ++i) {
       const std::int64_t begin = slot_begin[i];
-      const std::int64_t end = slot_begin[i + 1];
-      for_each_vector(width, [&](auto access, std::int64_t d) {
-        Vector sum = hn::Zero(F32());
-        for (std::int64_t s = begin; s < end; ++s) {
-          const Vector value = access.load(static_cast<const T*>(y) + position_of_slot[s] * width + d);
-          // Not MulAdd: the documented sum rounds the product.
-          sum = hn::Add(sum, weight ? hn::Mul(hn::Set(F32(), weight[s]), value) : value);
-        }
-        access.store(static_cast<T*>(out) + i * width + d, sum);
+      const std::int64_t num_slots = slot_begin[i + 1] - begin;
+      const std::int64_t* position = position_of_slot + begin;
+      const float* weights = weight ? weight + begin : nullptr;
+      const T* from = static_cast<const T*>(y);
+      T* to = static_cast<T*>(out) + i * width;
+      std::int64_t d = 0;
+      for (; d + kBlock * kLanes <= width; d += kBlock * kLanes) {
+        sum_slots<kBlock>(Whole{}, from + d, position, weights, num_slots, width, to + d);
+      }
+      for_each_vector(width - d, [&](auto access, std::int64_t at) {
+        sum_slots<1>(access, from + d + at, position, weights, num_slots, width, to + d + at);
       });
     }
   });

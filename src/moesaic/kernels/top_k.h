@@ -1,7 +1,8 @@
 // top_k.h: the k largest of each row, in descending order; ties go to the lowest index.
 //
-// Local. scores [rows, n] fp32, none NaN; ids and values [rows, k], 1 <= k <= n. Cost: one pass over scores
-// for small k. Source: none (the tie rule is the design's; library top-k gives other orders).
+// Local. scores [rows, n] fp32, none NaN; ids and values [rows, k], 1 <= k <= n, else InvalidArgument.
+// Cost: one pass over scores up to k = 8; beyond, a sort of each row.
+// Source: none (the tie rule is the design's; library top-k gives other orders).
 #pragma once
 
 #include <cstdint>

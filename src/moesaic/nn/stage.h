@@ -20,18 +20,10 @@
 
 #include "moesaic/comm/communicator.h"
 #include "moesaic/nn/model_config.h"
+#include "moesaic/nn/stage_spec.h"
 #include "moesaic/placement/placement.h"
 
 namespace moesaic {
-
-enum class StageKind { kEmbed, kLayer, kHead };
-struct StageSpec {
-  StageKind kind;
-  int layer = -1;
-  std::vector<int> units;  // indices into unit_specs(config), in the order run_stage expects
-};
-// The head of a model with tied embeddings lists the embedding's unit again, last.
-std::vector<StageSpec> stage_specs(const ModelConfig& config);
 
 // Parameters of one unit as leaves. Dense unit: one tensor per TensorSpec. Expert unit: a single tensor,
 // experts stacked in the order of the rank's experts_of(): "gate_up" [E_local, 2F, D] (gate rows first;

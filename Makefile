@@ -1,0 +1,45 @@
+# Two commands: make demo, make test. The rest is one line each over CMakePresets.json.
+#
+#   PRESET=release | dev | asan | tsan      BENCH="run NAME"      (make test PRESET=asan)
+PRESET ?= release
+BENCH ?= list
+build := build/$(PRESET)
+
+# ccache stops the build where it cannot write; a missing or read-only HOME must not.
+ifeq ($(CCACHE_DIR)$(shell test -w "$$HOME" || echo no),no)
+export CCACHE_DIR := $(CURDIR)/.cache/ccache
+endif
+
+.PHONY: help setup build demo test bench fmt check clean
+.NOTPARALLEL:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+demo: build ## set up, build, train the demo preset on the sample text, evaluate, generate
+	@tools/demo.sh $(build)/moesaic
+
+test: build ## set up, build, run every test
+	@ctest --preset $(PRESET) --no-tests=error -j 2
+
+build: $(build)/build.ninja ## set up, build (PRESET=release, dev, asan, tsan)
+	@cmake --build --preset $(PRESET)
+
+bench: build ## the benchmarks: BENCH="list" or BENCH="run NAME"
+	@$(build)/moesaic_bench $(BENCH)
+
+fmt: setup ## format the tracked C++ files
+	@tools/format.sh
+
+check: setup ## format, static checks, layering
+	@tools/check.sh
+
+clean: ## remove what was built (not .venv, not runs)
+	rm -rf build
+
+setup: ## Debian packages and .venv; says what it needs when not root
+	@tools/setup.sh
+
+# Configured once; after that ninja sees for itself when a CMakeLists.txt or a folder has changed.
+$(build)/build.ninja: CMakePresets.json | setup
+	@cmake --preset $(PRESET)

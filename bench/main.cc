@@ -1,0 +1,104 @@
+// moesaic_bench: `list`, `run NAME [--size S] [--json FILE]`. Exit status: 0 all verified, 1 a check failed,
+// 2 misuse.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include "bench/benchmarks.h"
+#include "moesaic/core/error.h"
+
+namespace moesaic::bench {
+namespace {
+
+std::vector<Benchmark> all_benchmarks() { return {kernels()}; }
+
+// Levenshtein distance, for "did you mean".
+std::size_t edits_between(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// `wanted`, or InvalidArgument with the allowed names and the nearest of them.
+const std::string& choose(const std::string& what, const std::string& wanted,
+                          const std::vector<std::string>& names) {
+  const auto found = std::find(names.begin(), names.end(), wanted);
+  if (found != names.end()) return *found;
+  const auto nearest = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
+    return edits_between(wanted, a) < edits_between(wanted, b);
+  });
+  throw InvalidArgument(fmt::format("{} '{}' is unknown; expected one of {} (did you mean '{}'?)", what,
+                                    wanted, fmt::join(names, ", "), *nearest));
+}
+
+void list() {
+  for (const Benchmark& benchmark : all_benchmarks()) {
+    fmt::print("{:<14} {} (sizes: {})\n", benchmark.name, benchmark.about, fmt::join(benchmark.sizes, ", "));
+  }
+}
+
+// Returns the exit status.
+int run(const std::string& name, const std::string& size, const std::string& json_path) {
+  const std::vector<Benchmark> benchmarks = all_benchmarks();
+  std::vector<std::string> names;
+  for (const Benchmark& benchmark : benchmarks) names.push_back(benchmark.name);
+  const std::string& chosen = choose("benchmark", name, names);
+  const Benchmark& benchmark = *std::find_if(benchmarks.begin(), benchmarks.end(),
+                                             [&](const Benchmark& b) { return b.name == chosen; });
+  const std::string& chosen_size =
+      size.empty() ? benchmark.sizes.front() : choose(name + " --size", size, benchmark.sizes);
+
+  std::ofstream file;
+  if (!json_path.empty()) {
+    file.open(json_path);  // before the work: a path that cannot be written should not cost a run
+    if (!file) throw IoError(fmt::format("--json {}: cannot be written", json_path));
+  }
+  Report report(benchmark.name, benchmark.threads);
+  benchmark.run(report, chosen_size);
+  if (file.is_open()) {
+    file << report.json().dump(1) << "\n";
+    file.close();
+    if (!file) throw IoError(fmt::format("--json {}: writing failed", json_path));
+  }
+  return report.all_verified() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace moesaic::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("Times Moesaic's parts against baselines that run in turn with them.");
+  app.require_subcommand(1);
+  const CLI::App* list = app.add_subcommand("list", "Name every benchmark and its sizes");
+  CLI::App* run = app.add_subcommand("run", "Check and time one benchmark");
+  std::string name, size, json;
+  run->add_option("name", name, "A benchmark from `list`")->required();
+  run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
+  run->add_option("--json", json, "Also write the figures to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  try {
+    if (list->parsed()) {
+      moesaic::bench::list();
+      return 0;
+    }
+    return moesaic::bench::run(name, size, json);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "moesaic_bench: {}\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,54 @@
+#include <fmt/core.h>
+
+#include <memory>
+
+#include "moesaic/cli/commands.h"
+#include "moesaic/cli/launch.h"
+#include "moesaic/cli/run_dir.h"
+#include "moesaic/infer/dump_logits.h"
+#include "moesaic/train/checkpoint.h"
+#include "moesaic/train/trainer.h"
+
+namespace moesaic::cli {
+namespace {
+
+struct EvalCommand {
+  RunSource source;
+  std::int64_t max_tokens = 0;
+  std::filesystem::path logits_file;
+
+  void run() const {
+    const Config config = source.load();
+    const std::filesystem::path checkpoint = source.find();
+    launch(config, [&](Communicator& world) {
+      const Dataset dataset(config.data, config.model.vocab_size);
+      ShardedModel model(config.model, parallel_options(config), world);
+      std::vector<std::vector<float>> bias = initial_bias(config.model);
+      load_parameters(model, bias, checkpoint);
+      const bool talks = world.rank() == 0;
+      if (talks) fmt::print("{}\n", checkpoint.string());
+      const auto losses =
+          evaluate_held_out(model, bias, dataset, config.train.batch_tokens / config.train.accumulation, max_tokens);
+      for (const HeldOutLoss& loss : losses) {
+        if (talks) fmt::print("  {:<20} {:.4f} nats per token ({} tokens)\n", loss.name, loss.loss, loss.tokens);
+      }
+      if (!logits_file.empty()) dump_logits(model, bias, dataset, logits_file);
+      std::fflush(stdout);
+    });
+  }
+};
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto command = std::make_shared<EvalCommand>();
+  CLI::App* sub = app.add_subcommand("eval", "loss on the held-out part of each file");
+  command->source.add_options(*sub);
+  sub->add_option("--max-tokens", command->max_tokens, "held-out tokens per file (0 = all)")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--logits", command->logits_file,
+                  "also write tokens [B,S] and logits [B,S,V] of the first held-out windows to this safetensors file");
+  sub->callback([command] { command->run(); });
+}
+
+}  // namespace moesaic::cli

@@ -1,0 +1,47 @@
+// moesaic: train, evaluate, sample from and look into Mixture-of-Experts models.
+//
+// Exit status: 0 done; 1 something failed while working; 2 the command line or the configuration is wrong.
+#include <fmt/core.h>
+#include <malloc.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "moesaic/cli/commands.h"
+#include "moesaic/cli/launch.h"
+#include "moesaic/core/error.h"
+
+namespace {
+
+// Under MPI launch() has named rank and reason already, and the job is ending.
+int fail(const std::exception& error, int status) {
+  if (!moesaic::cli::under_mpi() || moesaic::cli::speaks()) fmt::print(stderr, "moesaic: error: {}\n", error.what());
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Activations come and go with every stage: keep their pages instead of giving them back to the system each time.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+
+  CLI::App app{"Moesaic: Mixture-of-Experts language models on ordinary clusters"};
+  app.require_subcommand(1);
+  moesaic::cli::add_train(app);
+  moesaic::cli::add_eval(app);
+  moesaic::cli::add_generate(app);
+  moesaic::cli::add_inspect(app);
+  moesaic::cli::add_config(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int status = app.exit(error);
+    return status == 0 ? 0 : 2;
+  } catch (const moesaic::InvalidArgument& error) {
+    return fail(error, 2);
+  } catch (const std::exception& error) {
+    return fail(error, 1);
+  }
+  return 0;
+}

@@ -1,0 +1,114 @@
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/cli/commands.h"
+#include "moesaic/cli/launch.h"
+#include "moesaic/cli/progress.h"
+#include "moesaic/cli/run_dir.h"
+#include "moesaic/comm/collectives.h"
+#include "moesaic/core/error.h"
+#include "moesaic/shard/memory_plan.h"
+#include "moesaic/train/checkpoint.h"
+#include "moesaic/train/checkpoint_dir.h"
+#include "moesaic/train/run.h"
+
+namespace moesaic::cli {
+namespace {
+
+struct TrainCommand {
+  std::filesystem::path config_file, run_dir;
+  std::vector<std::string> overrides;
+  int ranks = 0;
+  bool resume = false;
+
+  void run() const;
+  void on_rank(Communicator& world, const Config& config, const std::filesystem::path& dir) const;
+};
+
+void print_plan(const Config& config, int world_size) {
+  const std::int64_t sequences = (micro_batch_sequences(config) + world_size - 1) / world_size;
+  const MemoryPlan plan = plan_memory(config.model, parallel_options(config), world_size, moments_per_element(config),
+                                      sequences * config.data.seq_len);
+  fmt::print("{}", describe(plan, world_size));
+}
+
+void print_losses(std::int64_t step, const std::vector<HeldOutLoss>& losses) {
+  fmt::print("\nheld-out loss after step {}:\n", step);
+  for (const HeldOutLoss& loss : losses) {
+    fmt::print("  {:<20} {:.4f} nats per token ({} tokens)\n", loss.name, loss.loss, loss.tokens);
+  }
+}
+
+// The run directory rank 0 would use, on every rank: a default one carries the time.
+std::filesystem::path agree_on(Communicator& world, const std::filesystem::path& dir) {
+  std::string text = dir.string();
+  text.resize(4096, '\0');
+  broadcast(world, std::as_writable_bytes(std::span(text)), 0);
+  return text.c_str();
+}
+
+void TrainCommand::on_rank(Communicator& world, const Config& config, const std::filesystem::path& dir) const {
+  const bool talks = world.rank() == 0;
+  require(!under_mpi() || ranks == 0 || ranks == world.size(), "--ranks {} but the MPI job has {} ranks", ranks,
+          world.size());
+  const std::filesystem::path run_directory = agree_on(world, dir);
+  if (talks) print_plan(config, world.size());
+  Trainer trainer(config, world);
+  if (resume) {
+    const auto newest = find_newest(run_directory / "checkpoints");
+    if (!newest) throw IoError(fmt::format("nothing to resume in {}", (run_directory / "checkpoints").string()));
+    load_checkpoint(trainer, *newest);
+    if (talks) fmt::print("resuming after step {} from {}\n", trainer.steps_done(), newest->string());
+  } else {
+    trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
+  }
+  if (talks) {
+    fmt::print("run directory {}\n", run_directory.string());
+    std::fflush(stdout);
+  }
+
+  RunObserver observer;
+  std::optional<ProgressBar> bar;
+  if (talks) {
+    bar.emplace(trainer.steps_done() + 1, config.train.steps);
+    observer.on_step = [&](const StepReport& report) { bar->show(report); };
+    observer.on_evaluation = print_losses;
+  }
+  run_training(trainer, run_directory, observer);
+  if (talks) fmt::print("done: {} steps, checkpoint in {}\n", trainer.steps_done(), run_directory.string());
+}
+
+void TrainCommand::run() const {
+  require(!config_file.empty() || (resume && !run_dir.empty()),
+          "train needs --config FILE, or --run-dir DIR --resume to continue a run");
+  require(!resume || !run_dir.empty(), "--resume needs the --run-dir of the run to continue");
+  Config config = load_config(config_file.empty() ? run_dir / "config.toml" : config_file, overrides);
+  set_ranks(config, ranks);
+  const std::filesystem::path dir = run_dir.empty() ? default_run_dir(config_file) : run_dir;
+  // A run is never overwritten.
+  require(resume || !find_newest(dir / "checkpoints"),
+          "{} already holds a training run; continue it with --resume or choose another --run-dir", dir.string());
+  launch(config, [&](Communicator& world) { on_rank(world, config, dir); });
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto command = std::make_shared<TrainCommand>();
+  CLI::App* sub = app.add_subcommand("train", "train a model, alone or under mpirun / srun");
+  sub->add_option("--config", command->config_file, "TOML configuration (see docs/configuration.md)")
+      ->check(CLI::ExistingFile);
+  sub->add_option("--run-dir", command->run_dir, "where the run is kept (default: runs/<time>-<config>)");
+  sub->add_option("--set", command->overrides, "override a configuration key: section.key=value");
+  sub->add_option("--ranks", command->ranks, "ranks, as threads of this process (default: parallel.ranks)")
+      ->check(CLI::PositiveNumber);
+  sub->add_flag("--resume", command->resume, "continue from the newest complete checkpoint of --run-dir");
+  sub->callback([command] { command->run(); });
+}
+
+}  // namespace moesaic::cli

@@ -1,0 +1,104 @@
+#include "moesaic/shard/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "moesaic/nn/stage_spec.h"
+#include "moesaic/shard/unit_layout.h"
+
+namespace moesaic {
+namespace {
+
+// Values kept for backward per token: see the layers in nn. Masks, row indices and the like are left out.
+std::int64_t activation_values(const ModelConfig& config, int layer) {
+  const std::int64_t d = config.d_model;
+  std::int64_t values = 10 * d;  // input, two norms, q, k, v and their norms, attention output, residual
+  const std::int64_t columns = config.activation == Activation::kSwiGlu ? 2 : 1;
+  if (layer < config.num_dense_layers) return values + (columns + 1) * config.d_ff;
+  const MoeConfig& moe = config.moe;
+  values += moe.gate.num_experts * 3;                                 // logits, probabilities, scores
+  values += moe.gate.top_k * (2 * d + (columns + 1) * moe.d_expert);  // permuted rows in and out, hidden
+  values += (columns + 1) * moe.num_shared_experts * moe.d_shared;
+  return values;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, int world_size,
+                       std::int64_t moments_per_element, std::int64_t tokens_per_rank) {
+  const Placement placement =
+      Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), world_size, options.exchange_size);
+  const std::vector<UnitSpec> specs = unit_specs(config);
+
+  MemoryPlan plan;
+  std::vector<std::int64_t> shard_elements(static_cast<std::size_t>(world_size)),
+      shard_image(shard_elements.size());
+  std::vector<std::int64_t> whole_bytes;  // of each unit, where it must be gathered
+  for (const UnitSpec& spec : specs) {
+    const UnitLayout layout(spec, placement);
+    std::int64_t numel = 0;
+    for (const TensorSpec& tensor : spec.tensors) numel += tensor.numel();
+    plan.parameters += numel;
+    plan.active_parameters +=
+        spec.kind == UnitKind::kExpert ? numel / spec.num_experts * config.moe.gate.top_k : numel;
+
+    const DType dtype = spec.keep_fp32 ? DType::kF32 : options.dtype;
+    for (int rank = 0; rank < world_size; ++rank) {
+      const std::int64_t elements = layout.part_of(rank).size();
+      shard_elements[static_cast<std::size_t>(rank)] += elements;
+      if (dtype != DType::kF32) shard_image[static_cast<std::size_t>(rank)] += elements * size_of(dtype);
+    }
+    const bool exchanged = spec.kind == UnitKind::kExpert &&
+                           options.experts[static_cast<std::size_t>(spec.layer)] == ExpertsMode::kExchange;
+    const int group = exchanged ? placement.num_groups() : world_size;
+    std::int64_t elements = layout.total_elements();
+    if (exchanged) {
+      elements = 0;
+      for (int block = 0; block < layout.num_blocks(); ++block) {
+        elements = std::max(elements, layout.block_elements(block));
+      }
+    }
+    whole_bytes.push_back(group == 1 ? 0 : elements * size_of(dtype));
+  }
+  const std::int64_t most = *std::ranges::max_element(shard_elements);
+  plan.masters = most * 4;
+  plan.images = *std::ranges::max_element(shard_image);
+  plan.gradients = most * 8;
+  plan.moments = most * 4 * moments_per_element;
+
+  // Backward holds a stage, the one prefetched, and the gradients of the first.
+  std::int64_t previous = 0;
+  for (const StageSpec& stage : stage_specs(config)) {
+    std::int64_t bytes = 0;
+    for (const int unit : stage.units) bytes += whole_bytes[static_cast<std::size_t>(unit)];
+    plan.gathered = std::max(plan.gathered, previous + 2 * bytes);
+    previous = bytes;
+  }
+
+  std::int64_t values = config.vocab_size * 2;  // logits and their gradient
+  for (int layer = 0; layer < config.num_layers; ++layer) values += activation_values(config, layer);
+  plan.activations = tokens_per_rank * values * size_of(options.dtype);
+  return plan;
+}
+
+std::string describe(const MemoryPlan& plan, int world_size) {
+  const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
+  std::string text =
+      fmt::format("{:.2f}M parameters, {:.2f}M active per token, {} rank{}; MiB on the fullest rank:\n",
+                  static_cast<double>(plan.parameters) / 1e6,
+                  static_cast<double>(plan.active_parameters) / 1e6, world_size, world_size == 1 ? "" : "s");
+  const std::vector<std::pair<const char*, std::int64_t>> rows = {
+      {"fp32 masters", plan.masters},
+      {"images in the compute dtype", plan.images},
+      {"gradient shards", plan.gradients},
+      {"optimizer moments", plan.moments},
+      {"gathered units in flight", plan.gathered},
+      {"activations of a micro-step (estimate)", plan.activations},
+      {"total", plan.total()}};
+  for (const auto& [name, bytes] : rows) text += fmt::format("  {:<40} {:>12.1f}\n", name, mib(bytes));
+  return text;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,19 @@
+// parallel.h: how a model is spread over ranks. No torch.
+#pragma once
+
+#include <vector>
+
+#include "moesaic/core/dtype.h"
+
+namespace moesaic {
+
+// How a layer brings tokens and expert weights together.
+enum class ExpertsMode { kGather, kExchange };
+
+struct ParallelOptions {
+  std::vector<ExpertsMode> experts;  // one per layer (dense layers ignore theirs)
+  int exchange_size = 0;             // ranks per exchange group; 0 = automatic (placement.h)
+  DType dtype = DType::kF32;         // of compute and transport: kF32 or kBF16
+};
+
+}  // namespace moesaic

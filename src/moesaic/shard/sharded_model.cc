@@ -1,0 +1,144 @@
+#include "moesaic/shard/sharded_model.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "moesaic/core/error.h"
+#include "moesaic/nn/params.h"
+
+namespace moesaic {
+namespace {
+
+std::vector<int> every_rank(int world_size) {
+  std::vector<int> ranks(static_cast<std::size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Ranks at the same place of every exchange group.
+std::vector<int> co_owners(const Placement& placement, int rank) {
+  std::vector<int> ranks;
+  for (int r = rank % placement.exchange_size(); r < placement.world_size(); r += placement.exchange_size()) {
+    ranks.push_back(r);
+  }
+  return ranks;
+}
+
+std::vector<int> exchange_group(const Placement& placement, int rank) {
+  std::vector<int> ranks(static_cast<std::size_t>(placement.exchange_size()));
+  std::iota(ranks.begin(), ranks.end(), placement.group_of(rank) * placement.exchange_size());
+  return ranks;
+}
+
+Traffic add(Traffic a, const Traffic& b) {
+  a.inter_node_bytes += b.inter_node_bytes;
+  a.intra_node_bytes += b.intra_node_bytes;
+  a.messages += b.messages;
+  return a;
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& options, Communicator& world)
+    : config_(config),
+      world_(&world),
+      placement_(Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), world.size(),
+                                       options.exchange_size)),
+      gathered_placement_(placement_.gathered()),
+      specs_(unit_specs(config_)),
+      stages_(stage_specs(config_)),
+      world_gather_(world.split(every_rank(world.size()), 1)),
+      world_reduce_(world.split(every_rank(world.size()), 2)),
+      owners_gather_(world.split(co_owners(placement_, world.rank()), 3)),
+      owners_reduce_(world.split(co_owners(placement_, world.rank()), 4)),
+      exchange_(world.split(exchange_group(placement_, world.rank()), 5)),
+      self_(world.split(std::vector<int>{world.rank()}, 6)) {
+  require(static_cast<std::int64_t>(options.experts.size()) == config_.num_layers,
+          "parallel.experts has {} entries, expected one for each of the {} layers", options.experts.size(),
+          config_.num_layers);
+  const auto exchanged = [&](int layer) {
+    return options.experts[static_cast<std::size_t>(layer)] == ExpertsMode::kExchange;
+  };
+  for (int layer = 0; layer < config_.num_layers; ++layer) {
+    routes_.push_back(exchanged(layer) ? ExpertRoute{&exchange_, &placement_}
+                                       : ExpertRoute{&self_, &gathered_placement_});
+  }
+  for (const UnitSpec& spec : specs_) {
+    const bool own_block_only = spec.kind == UnitKind::kExpert && exchanged(spec.layer);
+    units_.push_back(std::make_unique<ShardedUnit>(
+        UnitLayout(spec, placement_), world.rank(), !own_block_only, options.dtype,
+        own_block_only ? owners_gather_ : world_gather_, own_block_only ? owners_reduce_ : world_reduce_));
+  }
+  first_stage_.assign(units_.size(), static_cast<int>(stages_.size()));
+  for (int stage = static_cast<int>(stages_.size()) - 1; stage >= 0; --stage) {
+    for (const int unit : stages_[static_cast<std::size_t>(stage)].units) {
+      first_stage_[static_cast<std::size_t>(unit)] = stage;
+    }
+  }
+}
+
+void ShardedModel::initialise(std::uint64_t seed) {
+  for (auto& unit : units_) {
+    for (const Segment& segment : unit->layout().shard_segments(world_->rank())) {
+      moesaic::initialise(*segment.tensor, seed, segment.tensor_begin, segment.tensor_begin + segment.count,
+                          unit->master().data() + segment.offset);
+    }
+  }
+  refresh_images();
+}
+
+void ShardedModel::refresh_images() {
+  for (auto& unit : units_) unit->refresh_image();
+}
+
+void ShardedModel::prefetch(int stage) {
+  if (stage < 0 || stage >= static_cast<int>(stages_.size())) return;
+  for (const int unit : stages_[static_cast<std::size_t>(stage)].units) {
+    units_[static_cast<std::size_t>(unit)]->start_gather();
+  }
+}
+
+std::vector<UnitTensors> ShardedModel::acquire(int stage) {
+  prefetch(stage);
+  std::vector<UnitTensors> tensors;
+  for (const int index : stages_.at(static_cast<std::size_t>(stage)).units) {
+    ShardedUnit& unit = *units_[static_cast<std::size_t>(index)];
+    unit.wait_gather();
+    tensors.push_back(unit.leaves());
+  }
+  return tensors;
+}
+
+void ShardedModel::release(int stage) {
+  for (const int unit : stages_.at(static_cast<std::size_t>(stage)).units) {
+    units_[static_cast<std::size_t>(unit)]->release();
+  }
+}
+
+void ShardedModel::reduce(int stage) {
+  for (const int unit : stages_.at(static_cast<std::size_t>(stage)).units) {
+    if (first_stage_[static_cast<std::size_t>(unit)] != stage)
+      continue;  // tied: the embedding's backward follows
+    units_[static_cast<std::size_t>(unit)]->start_reduce();
+  }
+}
+
+void ShardedModel::finish_reduce(bool first) {
+  for (auto& unit : units_) unit->finish_reduce(first);
+}
+
+double ShardedModel::blocked_seconds() const {
+  double total = 0;
+  for (const auto& unit : units_) total += unit->blocked_seconds();
+  return total;
+}
+
+Traffic ShardedModel::gather_traffic() const {
+  return add(world_gather_.traffic(), owners_gather_.traffic());
+}
+Traffic ShardedModel::reduce_traffic() const {
+  return add(world_reduce_.traffic(), owners_reduce_.traffic());
+}
+Traffic ShardedModel::exchange_traffic() const { return exchange_.traffic(); }
+
+}  // namespace moesaic

@@ -1,0 +1,165 @@
+#include "moesaic/shard/sharded_unit.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "moesaic/kernels/convert.h"
+
+namespace moesaic {
+namespace {
+
+at::ScalarType scalar_type(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
+
+// Adds the seconds a block of code took to a counter.
+class BlockedTimer {
+ public:
+  explicit BlockedTimer(double& total) : total_(total), start_(Clock::now()) {}
+  ~BlockedTimer() { total_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  double& total_;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype,
+                         Communicator& gather_group, Communicator& reduce_group)
+    : layout_(std::move(layout)),
+      rank_(rank),
+      whole_unit_(whole_unit),
+      resident_(gather_group.size() == 1),
+      dtype_(layout_.spec().keep_fp32 ? DType::kF32 : dtype),
+      gather_group_(&gather_group),
+      reduce_group_(&reduce_group),
+      shard_elements_(layout_.part_of(rank).size()),
+      whole_elements_(whole_unit ? layout_.total_elements()
+                                 : layout_.block_elements(layout_.block_of(rank))) {
+  for (int member = 0; member < gather_group.size(); ++member) {
+    const int world_rank = gather_group.world_rank(member);
+    const UnitLayout::Part part = layout_.part_of(world_rank);
+    const std::int64_t block = whole_unit ? layout_.block_offset(layout_.block_of(world_rank)) : 0;
+    part_elements_.push_back(part.size());
+    part_offsets_.push_back(block + part.begin);
+    part_bytes_.push_back(part.size() * size_of(dtype_));
+    part_offset_bytes_.push_back(part_offsets_.back() * size_of(dtype_));
+  }
+  const std::int64_t shard_bytes = shard_elements_ * size_of(DType::kF32);
+  master_ = Buffer(shard_bytes);
+  gradient_ = Buffer(shard_bytes);
+  reduced_ = Buffer(shard_bytes);
+  // Alignment padding between tensors is never trained, but it is gathered, saved and summed.
+  std::ranges::fill(master(), 0.0f);
+  std::ranges::fill(gradient(), 0.0f);
+  if (dtype_ != DType::kF32) image_ = Buffer(shard_elements_ * size_of(dtype_));
+  make_leaves();
+}
+
+const std::byte* ShardedUnit::image() const { return dtype_ == DType::kF32 ? master_.data() : image_.data(); }
+
+void ShardedUnit::make_leaves() {
+  const std::int64_t bytes = whole_elements_ * size_of(dtype_);
+  storage_ = at::Storage(at::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                         at::DataPtr(nullptr, at::kCPU), nullptr, false);
+  const auto leaf = [&](std::int64_t offset, const std::vector<std::int64_t>& shape) {
+    at::Tensor tensor = at::empty({0}, at::TensorOptions(scalar_type(dtype_)));
+    tensor.set_(storage_, offset, shape);
+    tensor.set_requires_grad(true);
+    leaves_.push_back(std::move(tensor));
+  };
+  if (layout_.spec().kind == UnitKind::kDense) {
+    for (const Segment& segment : layout_.block_segments(0)) leaf(segment.offset, segment.tensor->shape);
+  } else {
+    // Experts stacked; an expert's own tensors (gate, up) share their columns and follow each other along the
+    // rows.
+    const UnitSpec& spec = layout_.spec();
+    std::int64_t rows = 0, columns = 0, expert_elements = 0;
+    for (std::int64_t i = 0; i < spec.per_expert(); ++i) {
+      const TensorSpec& tensor = spec.tensors[static_cast<std::size_t>(i)];
+      rows += tensor.shape[0];
+      columns = tensor.shape[1];
+      expert_elements += tensor.numel();
+    }
+    leaf(0, {whole_elements_ / expert_elements, rows, columns});
+  }
+  if (resident_) {
+    point_leaves_at(const_cast<std::byte*>(image()), bytes);
+    gathered_ = true;
+  }
+}
+
+void ShardedUnit::point_leaves_at(void* data, std::int64_t bytes) {
+  storage_.set_data_ptr_noswap(at::DataPtr(data, at::kCPU));
+  storage_.set_nbytes(static_cast<std::size_t>(bytes));
+}
+
+void ShardedUnit::refresh_image() {
+  if (dtype_ == DType::kF32) return;
+  kernels::convert(DType::kF32, master_.data(), dtype_, image_.data(), shard_elements_);
+}
+
+void ShardedUnit::start_gather() {
+  if (gathered_) return;
+  gathered_ = true;
+  whole_ = Buffer(whole_elements_ * size_of(dtype_));
+  point_leaves_at(whole_.data(), whole_.bytes());
+  gather_ = start_all_gather_v(*gather_group_,
+                               {image(), static_cast<std::size_t>(shard_elements_ * size_of(dtype_))},
+                               part_bytes_, whole_.span(), part_offset_bytes_);
+}
+
+void ShardedUnit::wait_gather() {
+  const BlockedTimer timer(blocked_seconds_);
+  gather_.wait();
+}
+
+void ShardedUnit::release() {
+  if (resident_ || !gathered_) return;
+  wait_gather();
+  point_leaves_at(nullptr, 0);
+  whole_ = Buffer();
+  gathered_ = false;
+}
+
+void ShardedUnit::start_reduce() {
+  const at::NoGradGuard no_grad;
+  if (layout_.spec().kind == UnitKind::kExpert && leaves_[0].grad().defined()) {
+    flat_gradient_ = leaves_[0].grad().contiguous();
+  } else {
+    flat_gradient_ = at::zeros({whole_elements_}, at::TensorOptions(scalar_type(dtype_)));
+    if (layout_.spec().kind == UnitKind::kDense) {
+      for (std::size_t i = 0; i < leaves_.size(); ++i) {
+        if (!leaves_[i].grad().defined()) continue;
+        flat_gradient_.narrow(0, layout_.block_segments(0)[i].offset, leaves_[i].numel())
+            .copy_(leaves_[i].grad().flatten());
+      }
+    }
+  }
+  for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
+  reducing_ = true;
+  const std::span<const std::byte> input{static_cast<const std::byte*>(flat_gradient_.const_data_ptr()),
+                                         static_cast<std::size_t>(whole_elements_ * size_of(dtype_))};
+  reduce_ = start_reduce_scatter_v(*reduce_group_, input, dtype_, part_elements_,
+                                   {reduced_.as<float>(), static_cast<std::size_t>(shard_elements_)},
+                                   part_offsets_);
+}
+
+void ShardedUnit::finish_reduce(bool first) {
+  if (!reducing_) return;
+  {
+    const BlockedTimer timer(blocked_seconds_);
+    reduce_.wait();
+  }
+  reducing_ = false;
+  flat_gradient_.reset();
+  if (first) {
+    std::swap(gradient_, reduced_);
+    return;
+  }
+  float* sum = gradient_.as<float>();
+  const float* part = reduced_.as<float>();
+  for (std::int64_t i = 0; i < shard_elements_; ++i) sum[i] += part[i];
+}
+
+}  // namespace moesaic

@@ -1,0 +1,83 @@
+// sharded_unit.h: one unit's parameters on one rank: the shard it holds, and the whole it computes with.
+//
+// The shard (fp32 masters, and their image in the compute dtype) is always there. The whole is gathered
+// before use and freed after it. Leaves are torch tensors over a storage whose memory comes and goes, so a
+// graph made in the forward pass reads the re-gathered weights in the backward pass. A unit with a single
+// owner of all that this rank needs is resident: its leaves are the image itself, nothing is gathered or
+// freed.
+//
+// Collective: start_gather and start_reduce, by every rank of the unit's gather group, in the same order.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "moesaic/comm/collectives.h"
+#include "moesaic/core/buffer.h"
+#include "moesaic/shard/unit_layout.h"
+
+namespace moesaic {
+
+class ShardedUnit {
+ public:
+  // `whole_unit`: gather every block (over the world) rather than this rank's own (over its block's owners).
+  // `gather_group` and `reduce_group` hold the same ranks, this one among them, in world order.
+  ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype, Communicator& gather_group,
+              Communicator& reduce_group);
+
+  const UnitLayout& layout() const { return layout_; }
+  DType dtype() const { return dtype_; }
+  bool resident() const { return resident_; }
+  std::int64_t shard_elements() const { return shard_elements_; }
+
+  // fp32 masters of this rank's shard, and the gradient summed into it by the last reduce.
+  std::span<float> master() { return {master_.as<float>(), static_cast<std::size_t>(shard_elements_)}; }
+  std::span<float> gradient() { return {gradient_.as<float>(), static_cast<std::size_t>(shard_elements_)}; }
+
+  // After masters changed: renews the image that gathers send. Invalid while the whole is gathered.
+  void refresh_image();
+
+  void start_gather();  // no-op while gathered or on the way
+  void wait_gather();   // the leaves are readable after this; counts the time it blocked
+  void release();       // frees the gathered memory; leaves stay, unreadable
+
+  // One tensor per TensorSpec (dense) or one stack of experts (expert unit); leaves that collect gradients.
+  const std::vector<at::Tensor>& leaves() const { return leaves_; }
+
+  // Takes the gradients the leaves collected (none = zeros) and sums them into the owners' shards, in the
+  // background.
+  void start_reduce();
+  // Waits; adds what arrived to gradient() (or stores it, for the first micro-step of an optimizer step).
+  void finish_reduce(bool first);
+
+  double blocked_seconds() const { return blocked_seconds_; }
+
+ private:
+  void make_leaves();
+  void point_leaves_at(void* data, std::int64_t bytes);
+  const std::byte* image() const;
+
+  UnitLayout layout_;
+  int rank_;
+  bool whole_unit_, resident_;
+  DType dtype_;
+  Communicator* gather_group_;
+  Communicator* reduce_group_;
+  std::int64_t shard_elements_, whole_elements_;
+  std::vector<std::int64_t> part_elements_, part_bytes_, part_offsets_,
+      part_offset_bytes_;  // by rank of the group
+
+  Buffer master_, image_, gradient_, reduced_;
+  Buffer whole_;
+  Pending gather_, reduce_;
+  bool gathered_ = false, reducing_ = false;
+  at::Storage storage_;
+  std::vector<at::Tensor> leaves_;
+  at::Tensor flat_gradient_;  // keeps the reduce's input alive
+  double blocked_seconds_ = 0;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,278 @@
+#include "moesaic/train/checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "moesaic/core/error.h"
+#include "moesaic/interop/safetensors.h"
+#include "moesaic/interop/safetensors_set.h"
+#include "moesaic/shard/collect.h"
+#include "moesaic/train/agree.h"
+#include "moesaic/train/checkpoint_dir.h"
+
+namespace moesaic {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kModel = "model";
+constexpr const char* kOptimizer = "optimizer";
+
+std::string file_name(const std::string& kind, int rank, int world_size) {
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", kind, rank, world_size);
+}
+std::string index_name(const std::string& kind) { return kind + ".safetensors.index.json"; }
+
+std::string bias_name(std::size_t layer) {
+  return fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
+}
+
+// One kind of state (masters, or a moment): its tensors are named prefix + global name.
+struct State {
+  std::string prefix;
+  std::function<std::span<float>(std::size_t unit)> shard;
+};
+
+std::vector<State> moment_states(Optimizer& optimizer) {
+  std::vector<State> states;
+  for (std::size_t m = 0; m < optimizer.moment_names().size(); ++m) {
+    states.push_back({optimizer.moment_names()[m] + ".",
+                      [&optimizer, m](std::size_t unit) { return optimizer.moment(m, unit); }});
+  }
+  return states;
+}
+
+State master_state(ShardedModel& model) {
+  return {"", [&model](std::size_t unit) { return model.units()[unit]->master(); }};
+}
+
+// Tensor name -> file, for every tensor of `states` (and the biases, which rank 0 writes).
+std::map<std::string, std::string> weight_map(ShardedModel& model, const std::string& kind,
+                                              const std::vector<State>& states,
+                                              const std::vector<std::vector<float>>& bias) {
+  const int world_size = model.world().size();
+  std::map<std::string, std::string> files;
+  for (std::size_t u = 0; u < model.units().size(); ++u) {
+    const UnitLayout& layout = model.units()[u]->layout();
+    for (int block = 0; block < layout.num_blocks(); ++block) {
+      const std::string file = file_name(kind, writer_of(layout, static_cast<int>(u), block), world_size);
+      for (const Segment& segment : layout.block_segments(block)) {
+        for (const State& state : states) files[state.prefix + segment.tensor->name] = file;
+      }
+    }
+  }
+  for (std::size_t layer = 0; layer < bias.size(); ++layer) {
+    if (!bias[layer].empty()) files[bias_name(layer)] = file_name(kind, 0, world_size);
+  }
+  return files;
+}
+
+// This rank's file of one kind. The writer exists only while nothing has failed; collectives go on regardless.
+FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder, const std::string& kind,
+                       const std::vector<State>& states, const std::vector<std::vector<float>>& bias,
+                       std::string& failure) {
+  Communicator& world = model.world();
+  const int rank = world.rank();
+  std::vector<TensorInfo> infos;
+  for (std::size_t u = 0; u < model.units().size(); ++u) {
+    const UnitLayout& layout = model.units()[u]->layout();
+    const auto block = block_written_by(layout, static_cast<int>(u), rank);
+    if (!block) continue;
+    for (const Segment& segment : layout.block_segments(*block)) {
+      for (const State& state : states) {
+        infos.push_back({state.prefix + segment.tensor->name, DType::kF32, segment.tensor->shape});
+      }
+    }
+  }
+  for (std::size_t layer = 0; rank == 0 && layer < bias.size(); ++layer) {
+    if (bias[layer].empty()) continue;
+    infos.push_back({bias_name(layer), DType::kF32, {static_cast<std::int64_t>(bias[layer].size())}});
+  }
+
+  const std::filesystem::path path = folder / file_name(kind, rank, world.size());
+  std::unique_ptr<SafetensorsWriter> writer;
+  attempt(failure, [&] { writer = std::make_unique<SafetensorsWriter>(path, infos); });
+  for (std::size_t u = 0; u < model.units().size(); ++u) {
+    const UnitLayout& layout = model.units()[u]->layout();
+    for (const State& state : states) {
+      const Buffer block = collect_block(world, layout, static_cast<int>(u), state.shard(u));
+      if (block.bytes() == 0) continue;
+      const int index = *block_written_by(layout, static_cast<int>(u), rank);
+      attempt(failure, [&] {
+        for (const Segment& segment : layout.block_segments(index)) {
+          writer->write(state.prefix + segment.tensor->name, 0,
+                        block.span().subspan(static_cast<std::size_t>(segment.offset) * sizeof(float),
+                                             static_cast<std::size_t>(segment.count) * sizeof(float)));
+        }
+      });
+    }
+  }
+  FileEntry entry;
+  attempt(failure, [&] {
+    for (std::size_t layer = 0; rank == 0 && layer < bias.size(); ++layer) {
+      if (!bias[layer].empty()) writer->write(bias_name(layer), 0, std::as_bytes(std::span(bias[layer])));
+    }
+    writer->finish();
+    entry = describe_file(path);
+  });
+  return entry;
+}
+
+FileEntry write_index(const std::filesystem::path& folder, const std::string& kind,
+                      const std::map<std::string, std::string>& files) {
+  const std::filesystem::path path = folder / index_name(kind);
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << Json{{"metadata", Json::object()}, {"weight_map", files}}.dump(1) << "\n";
+  out.close();
+  if (!out) throw IoError(fmt::format("cannot write {}", path.string()));
+  return describe_file(path);
+}
+
+// ---- loading ----
+
+void check_tensor(const SafetensorsSet& set, const std::string& name, const std::vector<std::int64_t>& shape) {
+  require(set.contains(name), "the checkpoint has no tensor {}; is it of another model or optimizer?", name);
+  const TensorInfo& info = set.info(name);
+  require(info.dtype == DType::kF32 && info.shape == shape,
+          "tensor {} of the checkpoint is {} [{}], expected fp32 [{}]", name, name_of(info.dtype),
+          fmt::join(info.shape, ","), fmt::join(shape, ","));
+}
+
+// Every tensor the states and biases need is there in its shape, and nothing else is.
+void check_all(const SafetensorsSet& set, ShardedModel& model, const std::vector<State>& states,
+               const std::vector<std::vector<float>>& bias) {
+  std::set<std::string> expected;
+  const auto expect = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    check_tensor(set, name, shape);
+    expected.insert(name);
+  };
+  for (const auto& unit : model.units()) {
+    for (const TensorSpec& tensor : unit->layout().spec().tensors) {
+      for (const State& state : states) expect(state.prefix + tensor.name, tensor.shape);
+    }
+  }
+  for (std::size_t layer = 0; layer < bias.size(); ++layer) {
+    if (!bias[layer].empty()) expect(bias_name(layer), {static_cast<std::int64_t>(bias[layer].size())});
+  }
+  for (const std::string& name : set.names()) {
+    require(expected.contains(name), "tensor {} of the checkpoint has no place in this model", name);
+  }
+}
+
+void read_states(const SafetensorsSet& set, ShardedModel& model, const std::vector<State>& states) {
+  for (std::size_t u = 0; u < model.units().size(); ++u) {
+    for (const Segment& segment : model.units()[u]->layout().shard_segments(model.world().rank())) {
+      for (const State& state : states) {
+        const std::span<float> target = state.shard(u).subspan(static_cast<std::size_t>(segment.offset),
+                                                               static_cast<std::size_t>(segment.count));
+        set.read(state.prefix + segment.tensor->name, segment.tensor_begin * std::int64_t{sizeof(float)},
+                 std::as_writable_bytes(target));
+      }
+    }
+  }
+}
+
+void read_biases(const SafetensorsSet& set, std::vector<std::vector<float>>& bias) {
+  for (std::size_t layer = 0; layer < bias.size(); ++layer) {
+    if (!bias[layer].empty()) set.read(bias_name(layer), 0, std::as_writable_bytes(std::span(bias[layer])));
+  }
+}
+
+}  // namespace
+
+std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoints) {
+  Communicator& world = trainer.world();
+  ShardedModel& model = trainer.model();
+  const Trainer::Position position = trainer.position();
+  const std::filesystem::path folder = staging_folder(checkpoints, position.steps_done);
+  const std::vector<State> masters = {master_state(model)}, moments = moment_states(trainer.optimizer());
+
+  std::string failure;
+  if (world.rank() == 0) attempt(failure, [&] { begin_checkpoint(checkpoints, position.steps_done); });
+  agree<IoError>(world, failure);
+
+  std::vector<FileEntry> entries;
+  entries.push_back(write_states(model, folder, kModel, masters, trainer.bias(), failure));
+  entries.push_back(write_states(model, folder, kOptimizer, moments, {}, failure));
+  const std::vector<std::string> entries_by_rank = gather_texts(world, encode_entries(entries));
+  try {
+    agree<IoError>(world, failure);
+  } catch (const IoError&) {
+    if (world.rank() == 0) abandon_checkpoint(checkpoints, position.steps_done);
+    throw;
+  }
+
+  if (world.rank() == 0) {
+    attempt(failure, [&] {
+      CheckpointManifest manifest;
+      manifest.step = position.steps_done;
+      manifest.next_sample = position.next_sample;
+      manifest.config_toml = to_toml(trainer.config());
+      manifest.placement = Json{{"num_experts", model.placement().num_experts()},
+                                {"world_size", model.placement().world_size()},
+                                {"exchange_size", model.placement().exchange_size()}}
+                               .dump();
+      manifest.extra = Json{{"optimizer_steps", position.optimizer_steps},
+                            {"skipped_in_a_row", position.skipped_in_a_row}}
+                           .dump();
+      for (const std::string& text : entries_by_rank) {
+        for (FileEntry& entry : decode_entries(text)) manifest.files.push_back(std::move(entry));
+      }
+      manifest.files.push_back(write_index(folder, kModel, weight_map(model, kModel, masters, trainer.bias())));
+      manifest.files.push_back(write_index(folder, kOptimizer, weight_map(model, kOptimizer, moments, {})));
+      commit_checkpoint(checkpoints, manifest, trainer.config().checkpoint.keep_last);
+    });
+    if (!failure.empty()) abandon_checkpoint(checkpoints, position.steps_done);
+  }
+  agree<IoError>(world, failure);
+  return checkpoints / checkpoint_name(position.steps_done);
+}
+
+void load_parameters(ShardedModel& model, std::vector<std::vector<float>>& bias,
+                     const std::filesystem::path& checkpoint) {
+  Communicator& world = model.world();
+  std::string failure;
+  // One rank reads every byte for the checksums; the others wait for its verdict.
+  if (world.rank() == 0) attempt(failure, [&] { verify_checkpoint(checkpoint); });
+  agree<CorruptData>(world, failure);
+
+  std::optional<SafetensorsSet> set;
+  const std::vector<State> states = {master_state(model)};
+  attempt(failure, [&] {
+    set = SafetensorsSet::open(checkpoint / index_name(kModel));
+    check_all(*set, model, states, bias);
+  });
+  agree<InvalidArgument>(world, failure);
+  read_states(*set, model, states);
+  read_biases(*set, bias);
+  model.refresh_images();
+}
+
+void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) {
+  Communicator& world = trainer.world();
+  const std::vector<State> moments = moment_states(trainer.optimizer());
+  std::string failure;
+  std::optional<SafetensorsSet> set;
+  Trainer::Position position;
+  attempt(failure, [&] {
+    const CheckpointManifest manifest = read_manifest(checkpoint);
+    const Json extra = Json::parse(manifest.extra);
+    position = {manifest.step, manifest.next_sample, extra.at("optimizer_steps").get<std::int64_t>(),
+                extra.at("skipped_in_a_row").get<std::int64_t>()};
+    set = SafetensorsSet::open(checkpoint / index_name(kOptimizer));
+    check_all(*set, trainer.model(), moments, {});
+  });
+  agree<InvalidArgument>(world, failure);
+  load_parameters(trainer.model(), trainer.bias(), checkpoint);  // verifies every file first
+  read_states(*set, trainer.model(), moments);
+  trainer.restore(position);
+}
+
+}  // namespace moesaic

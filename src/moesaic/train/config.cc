@@ -1,0 +1,89 @@
+#include "moesaic/train/config.h"
+
+#include "moesaic/core/error.h"
+#include "moesaic/core/file.h"
+#include "moesaic/core/schema.h"
+#include "moesaic/train/config_schema.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+void resolve(std::vector<std::string>& files, const fs::path& folder) {
+  for (std::string& file : files) {
+    file =
+        fs::absolute(folder / file).lexically_normal().string();  // an absolute `file` replaces the folder
+  }
+}
+
+}  // namespace
+
+Config load_config(const fs::path& path, std::span<const std::string> overrides) {
+  return parse_config(read_text(path), path.string(), path.parent_path(), overrides);
+}
+
+Config parse_config(std::string_view text, std::string_view source, const fs::path& folder,
+                    std::span<const std::string> overrides) {
+  Config config;
+  const Schema schema = config_schema(config);
+  apply_toml(schema, text, source);
+  resolve(config.data.files, folder);
+  for (const std::string& assignment : overrides) apply_override(schema, assignment);
+  resolve(config.data.files, fs::path());
+  try {
+    validate(config);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", source, error.what()));
+  }
+  return config;
+}
+
+std::string to_toml(const Config& config) {
+  Config copy = config;  // a schema's targets are writable
+  return render_toml(config_schema(copy));
+}
+
+std::string reference_markdown() {
+  Config defaults;
+  return "# Configuration\n\n"
+         "A run is described by one TOML file; `--set section.key=value` overrides a key on the command "
+         "line. An unknown "
+         "key, a wrong type or a value out of range is an error that names the file, the line and what is "
+         "allowed. Every "
+         "key may be left out. This page is written by `moesaic config --reference > "
+         "docs/configuration.md`.\n\n" +
+         render_reference(config_schema(defaults));
+}
+
+void validate(const Config& config) {
+  validate(config.model);
+  const auto& [model, parallel, comm, data, optim, train, checkpoint] = config;
+  const std::int64_t choices = static_cast<std::int64_t>(parallel.experts.size());
+  require(choices == 1 || choices == model.num_layers,
+          "parallel.experts has {} entries, expected 1 or one per layer (model.num_layers = {})", choices,
+          model.num_layers);
+  require(data.seq_len <= model.max_seq_len, "data.seq_len is {}, expected at most model.max_seq_len ({})",
+          data.seq_len, model.max_seq_len);
+  // Divisions, not products: the product may overflow.
+  const bool whole =
+      train.batch_tokens % data.seq_len == 0 && train.batch_tokens / data.seq_len % train.accumulation == 0;
+  require(whole,
+          "train.batch_tokens is {}, expected a multiple of data.seq_len * train.accumulation ({} * {})",
+          train.batch_tokens, data.seq_len, train.accumulation);
+  require(train.stop_at <= train.steps, "train.stop_at is {}, expected at most train.steps ({})",
+          train.stop_at, train.steps);
+  require(optim.warmup_steps <= train.steps, "optim.warmup_steps is {}, expected at most train.steps ({})",
+          optim.warmup_steps, train.steps);
+}
+
+bool exchanges_tokens(const Config& config, std::int64_t layer) {
+  const std::vector<std::string>& experts = config.parallel.experts;
+  return (experts.size() == 1 ? experts.front() : experts.at(static_cast<std::size_t>(layer))) == "exchange";
+}
+
+std::int64_t micro_batch_sequences(const Config& config) {
+  return config.train.batch_tokens / config.data.seq_len / config.train.accumulation;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,335 @@
+#include "moesaic/train/config_schema.h"
+
+namespace moesaic {
+namespace {
+
+SchemaSection model_section(ModelConfig& c) {
+  return {
+      "model",
+      "The transformer: RMSNorm, rotary attention, a dense or MoE feed-forward per layer.",
+      {
+          {.key = "vocab_size", .target = &c.vocab_size, .doc = "token ids are 0 .. vocab_size-1", .min = 1},
+          {.key = "num_layers", .target = &c.num_layers, .doc = "layers", .min = 1},
+          {.key = "d_model", .target = &c.d_model, .doc = "width; a multiple of 2 * num_heads", .min = 1},
+          {.key = "num_heads", .target = &c.num_heads, .doc = "attention heads", .min = 1},
+          {.key = "max_seq_len",
+           .target = &c.max_seq_len,
+           .doc = "longest sequence",
+           .unit = "tokens",
+           .min = 1},
+          {.key = "num_dense_layers",
+           .target = &c.num_dense_layers,
+           .doc = "the first ones have a dense feed-forward instead of experts",
+           .min = 0},
+          {.key = "d_ff", .target = &c.d_ff, .doc = "width of the dense feed-forward", .min = 1},
+          {.key = "activation",
+           .target =
+               enum_target(&c.activation, {{"swiglu", Activation::kSwiGlu}, {"relu", Activation::kRelu}}),
+           .doc = "of experts and dense feed-forwards"},
+          {.key = "rope_theta",
+           .target = &c.rope_theta,
+           .doc = "base of the rotary angles",
+           .min = 0,
+           .above_min = true},
+          {.key = "norm_eps", .target = &c.norm_eps, .doc = "added to the mean square in RMSNorm", .min = 0},
+          {.key = "qk_norm", .target = &c.qk_norm, .doc = "normalise queries and keys before the head split"},
+          {.key = "clip_qkv",
+           .target = &c.clip_qkv,
+           .doc = "clamp queries, keys and values to +-this; 0 = off",
+           .min = 0},
+          {.key = "tie_embeddings",
+           .target = &c.tie_embeddings,
+           .doc = "the head shares the embedding's weights"},
+          {.key = "init_std",
+           .target = &c.init_std,
+           .doc = "standard deviation of initial weights",
+           .min = 0,
+           .above_min = true},
+      }};
+}
+
+SchemaSection moe_section(MoeConfig& c) {
+  GateOptions& gate = c.gate;
+  return {
+      "moe",
+      "Experts, the gate that chooses them, capacity and auxiliary losses.",
+      {
+          {.key = "gate",
+           .target = enum_target(&gate.kind, {{"switch", GateKind::kSwitch}, {"top_k", GateKind::kTopK}}),
+           .doc = "selection rule"},
+          {.key = "num_experts", .target = &gate.num_experts, .doc = "experts per MoE layer", .min = 1},
+          {.key = "top_k",
+           .target = &gate.top_k,
+           .doc = "experts per token; 1 for the switch gate",
+           .min = 1},
+          {.key = "d_expert", .target = &c.d_expert, .doc = "width of one expert", .min = 1},
+          {.key = "normalise",
+           .target = enum_target(&gate.normalise, {{"none", Normalise::kNone},
+                                                   {"before_drop", Normalise::kBeforeDrop},
+                                                   {"after_drop", Normalise::kAfterDrop}}),
+           .doc = "make a token's weights sum to 1: over its chosen experts, or over those kept after drops"},
+          {.key = "score",
+           .target =
+               enum_target(&gate.score, {{"softmax", ScoreKind::kSoftmax}, {"sigmoid", ScoreKind::kSigmoid}}),
+           .doc = "from router logits to weights"},
+          {.key = "route_scale",
+           .target = &gate.route_scale,
+           .doc = "factor on normalised sigmoid weights; 1 elsewhere",
+           .min = 0,
+           .above_min = true},
+          {.key = "capacity_factor",
+           .target = &gate.capacity_factor,
+           .doc = "an expert takes at most this times its even share of choices; 0 = dropless",
+           .min = 0},
+          {.key = "min_capacity",
+           .target = &gate.min_capacity,
+           .doc = "lower bound of an expert's capacity",
+           .unit = "rows",
+           .min = 0},
+          {.key = "capacity_scope",
+           .target = enum_target(&gate.capacity_scope,
+                                 {{"global", CapacityScope::kGlobal}, {"rank", CapacityScope::kRank}}),
+           .doc =
+               "tokens that share one capacity: of all ranks (the layout does not matter), or of one rank"},
+          {.key = "bias_balance",
+           .target = &gate.bias_balance,
+           .doc =
+               "balance load by a bias on the scores that select, updated every step; needs sigmoid scores"},
+          {.key = "bias_update_rate",
+           .target = &c.bias_update_rate,
+           .doc = "step of the balancing bias",
+           .min = 0},
+          {.key = "bias_centred",
+           .target = &c.bias_centred,
+           .doc = "keep the mean of the balancing bias where it is"},
+          {.key = "num_shared_experts",
+           .target = &c.num_shared_experts,
+           .doc = "experts that every token passes",
+           .min = 0},
+          {.key = "d_shared", .target = &c.d_shared, .doc = "width of one shared expert", .min = 1},
+          {.key = "balance_loss",
+           .target = &c.balance_loss,
+           .doc = "coefficient of the load-balancing loss; 0 = off",
+           .min = 0},
+          {.key = "balance_scope",
+           .target = enum_target(&c.balance_scope, {{"global", BalanceScope::kGlobal},
+                                                    {"rank", BalanceScope::kRank},
+                                                    {"sequence", BalanceScope::kSequence}}),
+           .doc = "tokens over which balance is measured"},
+          {.key = "balance_convention",
+           .target = &c.balance_convention,
+           .doc = "one: 1 at perfect balance; hf: as in Hugging Face, layers concatenated, about top_k",
+           .allowed = {"one", "hf"}},
+          {.key = "z_loss",
+           .target = &c.z_loss,
+           .doc = "coefficient of the router z-loss; 0 = off",
+           .min = 0},
+          {.key = "jitter",
+           .target = &c.jitter,
+           .doc = "the router's input is scaled by a random factor in 1 +- this while training; 0 = off",
+           .min = 0,
+           .max = 0.999},
+          {.key = "non_finite",
+           .target =
+               enum_target(&gate.non_finite, {{"error", OnNonFinite::kError}, {"drop", OnNonFinite::kDrop}}),
+           .doc = "a token with non-finite router logits: stop the run, or give it no expert"},
+      }};
+}
+
+SchemaSection parallel_section(ParallelConfig& c) {
+  return {"parallel",
+          "How the work is cut over ranks.",
+          {
+              {.key = "experts",
+               .target = ListTarget{&c.experts, true},
+               .doc = "gather: move expert weights to the tokens; exchange: move tokens to the experts' "
+                      "owners; one for "
+                      "all layers, or an array with one per layer",
+               .allowed = {"gather", "exchange"}},
+              {.key = "exchange_size",
+               .target = &c.exchange_size,
+               .doc = "ranks that together own every expert once; 0 = the largest divisor of the number of "
+                      "ranks that is at "
+                      "most num_experts",
+               .min = 0},
+              {.key = "ranks",
+               .target = &c.ranks,
+               .doc = "ranks to run as threads when not started by an MPI launcher",
+               .min = 1,
+               .max = 4096},
+              {.key = "threads_per_rank",
+               .target = &c.threads_per_rank,
+               .doc = "compute threads of one rank",
+               .min = 1,
+               .max = 4096},
+          }};
+}
+
+SchemaSection comm_section(CommConfig& c) {
+  return {"comm",
+          "Messages between ranks.",
+          {
+              {.key = "route", .target = &c.route, .doc = "path of exchanged tokens", .allowed = {"flat"}},
+              {.key = "timeout_s",
+               .target = &c.timeout_s,
+               .doc = "a rank silent for longer counts as lost and ends the job",
+               .unit = "s",
+               .min = 0,
+               .above_min = true},
+              {.key = "ranks_per_node",
+               .target = &c.ranks_per_node,
+               .doc = "consecutive ranks taken as one node; 0 = as discovered, one node for threads",
+               .min = 0},
+          }};
+}
+
+SchemaSection data_section(DataConfig& c) {
+  return {"data",
+          "Token files.",
+          {
+              {.key = "files",
+               .target = ListTarget{&c.files, false},
+               .doc = "paths; relative ones start at the configuration file's folder"},
+              {.key = "format",
+               .target = enum_target(&c.format, {{"bytes", TokenFormat::kBytes},
+                                                 {"uint8", TokenFormat::kUint8},
+                                                 {"uint16", TokenFormat::kUint16},
+                                                 {"uint32", TokenFormat::kUint32}}),
+               .doc = "bytes: plain text, one token per byte; else raw little-endian token ids"},
+              {.key = "held_out_fraction",
+               .target = &c.held_out_fraction,
+               .doc = "last part of each file, kept for evaluation",
+               .min = 0,
+               .max = 0.9},
+              {.key = "seq_len",
+               .target = &c.seq_len,
+               .doc = "length of a training sequence",
+               .unit = "tokens",
+               .min = 1},
+          }};
+}
+
+SchemaSection optim_section(OptimConfig& c) {
+  return {
+      "optim",
+      "Optimizer and learning-rate schedule.",
+      {
+          {.key = "name",
+           .target = enum_target(&c.name, {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}}),
+           .doc = "optimizer"},
+          {.key = "lr", .target = &c.lr, .doc = "peak learning rate", .min = 0},
+          {.key = "beta1",
+           .target = &c.beta1,
+           .doc = "AdamW: decay of the first moment",
+           .min = 0,
+           .max = 0.999999},
+          {.key = "beta2",
+           .target = &c.beta2,
+           .doc = "AdamW: decay of the second moment",
+           .min = 0,
+           .max = 0.999999},
+          {.key = "eps",
+           .target = &c.eps,
+           .doc = "AdamW: added to the denominator",
+           .min = 0,
+           .above_min = true},
+          {.key = "weight_decay",
+           .target = &c.weight_decay,
+           .doc = "decoupled; not on norms and biases",
+           .min = 0},
+          {.key = "momentum", .target = &c.momentum, .doc = "SGD: momentum", .min = 0, .max = 0.999999},
+          {.key = "clip_norm",
+           .target = &c.clip_norm,
+           .doc = "largest global gradient norm; 0 = off",
+           .min = 0},
+          {.key = "schedule",
+           .target = enum_target(&c.schedule,
+                                 {{"cosine", LrSchedule::kCosine}, {"constant", LrSchedule::kConstant}}),
+           .doc = "after warm-up"},
+          {.key = "warmup_steps",
+           .target = &c.warmup_steps,
+           .doc = "linear warm-up",
+           .unit = "steps",
+           .min = 0},
+          {.key = "final_lr_fraction",
+           .target = &c.final_lr_fraction,
+           .doc = "cosine: learning rate at the last step, as a fraction of lr",
+           .min = 0,
+           .max = 1},
+      }};
+}
+
+SchemaSection train_section(TrainConfig& c) {
+  return {
+      "train",
+      "The run.",
+      {
+          {.key = "steps", .target = &c.steps, .doc = "optimizer steps of the whole run", .min = 1},
+          {.key = "stop_at",
+           .target = &c.stop_at,
+           .doc = "save and end after this step, as on SIGTERM; 0 = off",
+           .min = 0},
+          {.key = "dtype",
+           .target = enum_target(&c.dtype, {{"fp32", DType::kF32}, {"bf16", DType::kBF16}}),
+           .doc = "of compute and transport; master weights, router, sums and losses are fp32"},
+          {.key = "seed",
+           .target = &c.seed,
+           .doc = "of initial weights, data order and every random choice",
+           .min = 0},
+          {.key = "batch_tokens",
+           .target = &c.batch_tokens,
+           .doc = "tokens of all ranks per optimizer step; a multiple of seq_len * accumulation",
+           .unit = "tokens",
+           .min = 1},
+          {.key = "accumulation",
+           .target = &c.accumulation,
+           .doc = "micro-steps per optimizer step",
+           .min = 1},
+          {.key = "eval_every",
+           .target = &c.eval_every,
+           .doc = "steps between evaluations; 0 = only at the end",
+           .unit = "steps",
+           .min = 0},
+          {.key = "eval_tokens",
+           .target = &c.eval_tokens,
+           .doc = "held-out tokens per evaluation; 0 = all",
+           .unit = "tokens",
+           .min = 0},
+          {.key = "max_skipped_steps",
+           .target = &c.max_skipped_steps,
+           .doc = "steps in a row that may be skipped for a non-finite loss or gradient before the run stops",
+           .min = 0},
+          {.key = "log_every",
+           .target = &c.log_every,
+           .doc = "steps between progress lines",
+           .unit = "steps",
+           .min = 1},
+      }};
+}
+
+SchemaSection checkpoint_section(CheckpointConfig& c) {
+  return {"checkpoint",
+          "Saved states.",
+          {
+              {.key = "every",
+               .target = &c.every,
+               .doc = "steps between checkpoints; 0 = only at the end",
+               .unit = "steps",
+               .min = 0},
+              {.key = "keep_last",
+               .target = &c.keep_last,
+               .doc = "older checkpoints are deleted; 0 = keep all",
+               .min = 0},
+          }};
+}
+
+}  // namespace
+
+Schema config_schema(Config& config) {
+  return {model_section(config.model),       moe_section(config.model.moe),
+          parallel_section(config.parallel), comm_section(config.comm),
+          data_section(config.data),         optim_section(config.optim),
+          train_section(config.train),       checkpoint_section(config.checkpoint)};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,186 @@
+#include "moesaic/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "moesaic/comm/collectives.h"
+#include "moesaic/core/error.h"
+#include "moesaic/train/tensors.h"
+#include "moesaic/train/walk.h"
+
+namespace moesaic {
+namespace {
+
+struct SentBytes {
+  std::int64_t gather, reduce, exchange, inter_node;
+};
+
+SentBytes sent_so_far(const ShardedModel& model) {
+  const Traffic gather = model.gather_traffic(), reduce = model.reduce_traffic(), exchange = model.exchange_traffic();
+  const auto bytes = [](const Traffic& traffic) { return traffic.inter_node_bytes + traffic.intra_node_bytes; };
+  return {bytes(gather), bytes(reduce), bytes(exchange),
+          gather.inter_node_bytes + reduce.inter_node_bytes + exchange.inter_node_bytes};
+}
+
+bool routes_tokens(const LayerStats& stats) { return !stats.chosen.empty(); }
+
+}  // namespace
+
+ParallelOptions parallel_options(const Config& config) {
+  ParallelOptions options;
+  for (std::int64_t layer = 0; layer < config.model.num_layers; ++layer) {
+    options.experts.push_back(exchanges_tokens(config, layer) ? ExpertsMode::kExchange : ExpertsMode::kGather);
+  }
+  options.exchange_size = static_cast<int>(config.parallel.exchange_size);
+  options.dtype = config.train.dtype;
+  return options;
+}
+
+std::int64_t moments_per_element(const Config& config) {
+  if (config.optim.name == OptimizerKind::kAdamW) return 2;
+  return config.optim.momentum != 0 ? 1 : 0;
+}
+
+std::vector<std::vector<float>> initial_bias(const ModelConfig& config) {
+  std::vector<std::vector<float>> bias(static_cast<std::size_t>(config.num_layers));
+  if (!config.moe.gate.bias_balance) return bias;
+  for (std::int64_t layer = config.num_dense_layers; layer < config.num_layers; ++layer) {
+    bias[static_cast<std::size_t>(layer)].assign(static_cast<std::size_t>(config.moe.gate.num_experts), 0.0f);
+  }
+  return bias;
+}
+
+Trainer::Trainer(const Config& config, Communicator& world)
+    : config_(config),
+      world_(&world),
+      dataset_(config.data, config.model.vocab_size),
+      sampler_(dataset_, {.seed = config.train.seed,
+                          .sequences = micro_batch_sequences(config),
+                          .accumulation = config.train.accumulation}),
+      model_(config.model, parallel_options(config), world),
+      optimizer_(config.optim, model_),
+      bias_(initial_bias(config.model)) {}
+
+void Trainer::restore(const Position& position) {
+  position_ = position;
+  optimizer_.set_steps(position.optimizer_steps);
+  sampler_ = Sampler(dataset_, {.seed = config_.train.seed,
+                                .sequences = micro_batch_sequences(config_),
+                                .accumulation = config_.train.accumulation,
+                                .first_step = position.steps_done,
+                                .first_sample = position.next_sample});
+}
+
+Trainer::Position Trainer::position() const {
+  Position position = position_;
+  position.next_sample = sampler_.next_sample(position.steps_done);
+  position.optimizer_steps = optimizer_.steps();
+  return position;
+}
+
+double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
+  const TrainConfig& train = config_.train;
+  StepContext context = base_context(model_, bias_);
+  context.training = true;
+  context.seed = static_cast<std::uint64_t>(train.seed);
+  context.step = step;
+  context.step_tokens = context.step_targets = train.batch_tokens;
+  context.micro_tokens = train.batch_tokens / train.accumulation;
+  const std::int64_t seq_len = config_.data.seq_len;
+
+  double loss = 0;
+  for (std::int64_t micro = 0; micro < train.accumulation; ++micro) {
+    const Batch batch = sampler_.batch(step, micro, world_->rank(), world_->size());
+    context.first_token = micro * context.micro_tokens + batch.first_sequence * seq_len;
+    loss += train_micro_step(model_, tokens_of(batch, seq_len), targets_of(batch, seq_len), micro == 0, context);
+    std::size_t moe_layer = 0;
+    for (const LayerStats& stats : context.stats) {
+      if (!routes_tokens(stats)) continue;
+      if (report.chosen.size() <= moe_layer) report.chosen.emplace_back(stats.chosen.size());
+      for (std::size_t e = 0; e < stats.chosen.size(); ++e) report.chosen[moe_layer][e] += stats.chosen[e];
+      report.dropped += stats.dropped;
+      report.balance_loss += stats.balance_loss;
+      report.z_loss += stats.z_loss;
+      ++moe_layer;
+    }
+  }
+  return loss;
+}
+
+void Trainer::update_biases(const StepReport& report) {
+  std::size_t moe_layer = 0;
+  for (std::vector<float>& bias : bias_) {
+    if (bias.empty()) continue;
+    update_bias(bias, report.chosen[moe_layer++], config_.model.moe.bias_update_rate, config_.model.moe.bias_centred);
+  }
+}
+
+void Trainer::sum_over_ranks(StepReport& report, double loss, const std::vector<std::int64_t>& sent) const {
+  // The balance loss is global already; the z-loss is this rank's share of the mean.
+  std::vector<double> shares = {loss, report.z_loss};
+  all_reduce(*world_, std::span(shares));
+  report.loss = shares[0];
+  const double layers = std::max<double>(1.0, static_cast<double>(report.chosen.size()));
+  report.balance_loss /= layers * static_cast<double>(config_.train.accumulation);
+  report.z_loss = shares[1] / layers;
+
+  std::vector<std::int64_t> counts = sent;
+  counts.push_back(report.dropped);
+  all_reduce(*world_, std::span(counts));
+  report.gather_bytes = counts[0];
+  report.reduce_bytes = counts[1];
+  report.exchange_bytes = counts[2];
+  report.inter_node_bytes = counts[3];
+  report.dropped = counts[4];
+}
+
+StepReport Trainer::step() {
+  const auto start = Clock::now();
+  const double blocked = model_.blocked_seconds();
+  const SentBytes before = sent_so_far(model_);
+  const std::int64_t step = position_.steps_done;
+
+  StepReport report;
+  report.step = step + 1;
+  report.learning_rate = learning_rate_at(config_.optim, step, config_.train.steps);
+  const double loss = forward_and_backward(step, report);
+  report.gradient_norm = optimizer_.global_norm();
+  const SentBytes after = sent_so_far(model_);
+  sum_over_ranks(report, loss,
+                 {after.gather - before.gather, after.reduce - before.reduce, after.exchange - before.exchange,
+                  after.inter_node - before.inter_node});
+
+  // Loss and norm are sums over all ranks: every rank sees the same and decides the same.
+  report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
+  if (report.skipped) {
+    ++position_.skipped_in_a_row;
+    if (position_.skipped_in_a_row >= config_.train.max_skipped_steps) {
+      throw NonFinite(fmt::format("step {}: loss {} and gradient norm {}; {} steps in a row were skipped as not finite "
+                                  "(train.max_skipped_steps)",
+                                  report.step, report.loss, report.gradient_norm, position_.skipped_in_a_row));
+    }
+  } else {
+    position_.skipped_in_a_row = 0;
+    const double limit = config_.optim.clip_norm;
+    // torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6.
+    const double scale = limit > 0 ? std::min(1.0, limit / (report.gradient_norm + 1e-6)) : 1.0;
+    optimizer_.step(report.learning_rate, scale);
+    model_.refresh_images();
+    update_biases(report);
+  }
+  ++position_.steps_done;
+
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.tokens_per_s = static_cast<double>(config_.train.batch_tokens) / report.seconds;
+  report.blocked_seconds = model_.blocked_seconds() - blocked;
+  return report;
+}
+
+std::vector<HeldOutLoss> Trainer::evaluate(std::int64_t max_tokens) {
+  return evaluate_held_out(model_, bias_, dataset_, config_.train.batch_tokens / config_.train.accumulation,
+                           max_tokens);
+}
+
+}  // namespace moesaic

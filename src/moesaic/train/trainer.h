@@ -1,0 +1,92 @@
+// trainer.h: optimizer steps over a sharded model, evaluation, and the state a checkpoint holds.
+//
+// Collective: every rank makes a Trainer with the same configuration and calls the same members in the same order.
+// Never prints: the caller shows reports.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/comm/communicator.h"
+#include "moesaic/shard/sharded_model.h"
+#include "moesaic/train/config.h"
+#include "moesaic/train/data.h"
+#include "moesaic/train/evaluate.h"
+#include "moesaic/train/optimizer.h"
+
+namespace moesaic {
+
+// What one optimizer step did; global values, equal on all ranks unless said.
+struct StepReport {
+  std::int64_t step = 0;  // from 1: this many steps have been made
+  double loss = 0;        // mean cross-entropy, nats per target token
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  bool skipped = false;  // non-finite loss or gradient: parameters untouched
+  double balance_loss = 0, z_loss = 0;  // unweighted, means over layers and micro-steps
+  std::int64_t dropped = 0;             // choices lost to capacity
+  std::vector<std::vector<std::int64_t>> chosen;  // [MoE layer][E] choices before drops
+  double seconds = 0;                   // this rank
+  double tokens_per_s = 0;              // of the global batch, by this rank's clock
+  double blocked_seconds = 0;           // this rank stood still for gathers and reduces
+  // Bytes sent by all ranks, by kind.
+  std::int64_t gather_bytes = 0, reduce_bytes = 0, exchange_bytes = 0, inter_node_bytes = 0;
+};
+
+class Trainer {
+ public:
+  Trainer(const Config& config, Communicator& world);
+
+  const Config& config() const { return config_; }
+  ShardedModel& model() { return model_; }
+  Optimizer& optimizer() { return optimizer_; }
+  Communicator& world() { return *world_; }
+
+  // Where a run stands, beside its tensors.
+  struct Position {
+    std::int64_t steps_done = 0;       // skipped ones included
+    std::int64_t next_sample = 0;      // of the data order
+    std::int64_t optimizer_steps = 0;  // skipped ones excluded: the t of AdamW
+    std::int64_t skipped_in_a_row = 0;
+  };
+  Position position() const;
+  void restore(const Position& position);
+  std::int64_t steps_done() const { return position_.steps_done; }
+
+  // Bias-balancing biases, [num_layers][E], empty where unused.
+  std::vector<std::vector<float>>& bias() { return bias_; }
+
+  // Throws NonFinite after train.max_skipped_steps skipped in a row.
+  StepReport step();
+
+  // See evaluate.h.
+  std::vector<HeldOutLoss> evaluate(std::int64_t max_tokens);
+
+ private:
+  // All micro-steps; returns this rank's share of the loss, adds what the layers report.
+  double forward_and_backward(std::int64_t step, StepReport& report);
+  void sum_over_ranks(StepReport& report, double loss, const std::vector<std::int64_t>& sent) const;
+  void update_biases(const StepReport& report);
+
+  Config config_;
+  Communicator* world_;
+  Dataset dataset_;
+  Sampler sampler_;
+  ShardedModel model_;
+  Optimizer optimizer_;
+  std::vector<std::vector<float>> bias_;
+  Position position_;
+};
+
+// The part of a Config that ShardedModel needs.
+ParallelOptions parallel_options(const Config& config);
+
+// fp32 values the optimizer keeps per parameter: 2 for AdamW, 1 for SGD with momentum, else 0.
+std::int64_t moments_per_element(const Config& config);
+
+// Zero biases where bias balancing is on: [num_layers][E], empty elsewhere.
+std::vector<std::vector<float>> initial_bias(const ModelConfig& config);
+
+}  // namespace moesaic
