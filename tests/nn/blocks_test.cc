@@ -35,7 +35,11 @@ TEST(ModelConfig, TiedEmbeddingsHaveNoHeadMatrixAndTheHeadAsksForTheEmbedding) {
 }
 
 TEST(ModelConfig, Olmoe1b7bHasItsPublishedNumberOfParameters) {
-  ModelConfig c{.vocab_size = 50304, .num_layers = 16, .d_model = 2048, .num_heads = 16};
+  ModelConfig c;
+  c.vocab_size = 50304;
+  c.num_layers = 16;
+  c.d_model = 2048;
+  c.num_heads = 16;
   c.moe.gate.num_experts = 64;
   c.moe.gate.top_k = 8;
   c.moe.d_expert = 1024;

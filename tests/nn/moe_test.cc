@@ -174,16 +174,17 @@ TEST(Router, ADroppedNonFiniteTokenGetsNoExpertAndPassesNoGradient) {
 
 // A fixed plan over 3 experts, width 4, one choice missing.
 struct Experts {
-  RoutingPlan plan{.num_tokens = 3,
-                   .num_choices = 2,
-                   .num_experts = 3,
-                   .expert_ids = {0, 2, 2, 0, 2, -1},
-                   .weights = {0, 0, 0, 0, 0, 0},
-                   .kept = {2, 0, 3}};
+  RoutingPlan plan;
   at::Tensor x = normal({3, 4}, "x"), weights = normal({3, 2}, "w").abs(),
              w_in = normal({3, 12, 4}, "in", 0.5), w_out = normal({3, 4, 6}, "out", 0.5),
              g = normal({3, 4}, "g");
   Experts() {
+    plan.num_tokens = 3;
+    plan.num_choices = 2;
+    plan.num_experts = 3;
+    plan.expert_ids = {0, 2, 2, 0, 2, -1};
+    plan.weights.assign(6, 0.0f);
+    plan.kept = {2, 0, 3};
     weights[2][1] = 0.0;
     for (at::Tensor* t : {&x, &weights, &w_in, &w_out}) t->requires_grad_();
   }
@@ -234,7 +235,7 @@ TEST(Experts, TwoForwardsBeforeOneBackwardKeepTheirOwnRoutes) {
     other.plan.expert_ids = {1, 2, 0, 1, 1, -1};
     other.plan.kept = {1, 3, 1};
     const auto run = [&](bool together) {
-      for (at::Tensor* t : {&experts.x, &other.x}) t->mutable_grad() = {};
+      for (at::Tensor* t : {&experts.x, &other.x}) t->mutable_grad().reset();
       const at::Tensor first = experts(context, experts.x);
       if (!together) torch::autograd::backward({first}, {experts.g});
       const at::Tensor second = other(context, other.x);
