@@ -85,7 +85,8 @@ TEST_F(Data, WindowsCoverEachPartOnceAndTargetsAreShiftedByOne) {
   const Batch batch = dataset.read(Split::kTraining, windows);
   EXPECT_EQ(batch.tokens, (std::vector<std::int64_t>{50, 51, 52, 53, 0, 1, 2, 3, 8, 9, 10, 11}));
   EXPECT_EQ(batch.targets, (std::vector<std::int64_t>{51, 52, 53, 54, 1, 2, 3, 4, 9, 10, 11, 12}));
-  EXPECT_EQ(held_out_batch(dataset, 0, 0, 8, 0, 1).tokens, (std::vector<std::int64_t>{15, 16, 17, 18}));
+  const std::vector<std::int64_t> first = {0};
+  EXPECT_EQ(dataset.read(Split::kHeldOut, first).tokens, (std::vector<std::int64_t>{15, 16, 17, 18}));
   const std::vector<std::int64_t> outside = {4};
   EXPECT_THROW(dataset.read(Split::kTraining, outside), InvalidArgument);
 }
@@ -159,21 +160,18 @@ TEST_F(Data, MicroStepsOfAllRanksTogetherReadTheSamplesOfTheStep) {
   EXPECT_EQ(sampler.batch(0, 0, 4, 5).num_sequences, 0) << "a rank without samples still gets a batch";
 }
 
-TEST_F(Data, HeldOutPiecesTogetherAreTheEvenlySpreadWindows) {
-  const Dataset dataset({.files = {counting("a", 0, 100)}, .held_out_fraction = 0.5, .seq_len = 5}, 256);
-  ASSERT_EQ(dataset.num_windows(Split::kHeldOut), 9);
-  std::vector<std::int64_t> firsts;
-  for (std::int64_t first = 0; first < 4; first += 3) {
-    for (int rank = 0; rank < 2; ++rank) {
-      const Batch batch = held_out_batch(dataset, 4, first, 3, rank, 2);
-      for (std::int64_t row = 0; row < batch.num_sequences; ++row) {
-        firsts.push_back(batch.tokens[static_cast<std::size_t>(row * 5)]);
-      }
-    }
-  }
-  EXPECT_EQ(firsts, (std::vector<std::int64_t>{50, 60, 70, 80}));  // windows 0, 2, 4, 6
-  EXPECT_EQ(held_out_batch(dataset, 100, 0, 100, 0, 1).num_sequences, 9);
-  EXPECT_EQ(held_out_batch(dataset, 4, 9, 3, 0, 1).num_sequences, 0);
+TEST_F(Data, FilesSayWhichWindowsAreTheirs) {
+  const Dataset dataset(
+      {.files = {counting("a", 0, 100), counting("b", 0, 8), counting("c", 0, 50)}, .held_out_fraction = 0.5, .seq_len = 5},
+      256);
+  const auto files = dataset.files(Split::kHeldOut);
+  ASSERT_EQ(files.size(), 2u);  // b holds out four tokens: no window
+  EXPECT_EQ(files[0].name, "a");
+  EXPECT_EQ(files[0].first, 0);
+  EXPECT_EQ(files[0].count, 9);
+  EXPECT_EQ(files[1].name, "c");
+  EXPECT_EQ(files[1].first, 9);
+  EXPECT_EQ(files[1].count, dataset.num_windows(Split::kHeldOut) - 9);
 }
 
 }  // namespace

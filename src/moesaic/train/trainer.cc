@@ -82,17 +82,17 @@ Trainer::Position Trainer::position() const {
 
 double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
   const TrainConfig& train = config_.train;
-  StepContext context = base_context(model_, bias_);
-  context.training = true;
-  context.seed = static_cast<std::uint64_t>(train.seed);
-  context.step = step;
-  context.step_tokens = context.step_targets = train.batch_tokens;
-  context.micro_tokens = train.batch_tokens / train.accumulation;
   const std::int64_t seq_len = config_.data.seq_len;
 
   double loss = 0;
   for (std::int64_t micro = 0; micro < train.accumulation; ++micro) {
     const Batch batch = sampler_.batch(step, micro, world_->rank(), world_->size());
+    StepContext context = base_context(model_, bias_);
+    context.training = true;
+    context.seed = static_cast<std::uint64_t>(train.seed);
+    context.step = step;
+    context.step_tokens = context.step_targets = train.batch_tokens;
+    context.micro_tokens = train.batch_tokens / train.accumulation;
     context.first_token = micro * context.micro_tokens + batch.first_sequence * seq_len;
     loss += train_micro_step(model_, tokens_of(batch, seq_len), targets_of(batch, seq_len), micro == 0, context);
     std::size_t moe_layer = 0;
