@@ -1,0 +1,88 @@
+"""A rank that is killed ends the whole job soon, non-zero and named; no process stays, no checkpoint is harmed."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from program import MOESAIC, Job, metrics, moesaic, processes_of, wait_until, write_config
+
+RANKS = 4
+SOON = 10  # seconds
+
+
+def rank_processes(run_dir):
+    """Rank -> id of the process that is it."""
+    found = {}
+    for pid in processes_of(run_dir):
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            program = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+        except OSError:
+            continue
+        for variable in variables:
+            if variable.startswith(b"OMPI_COMM_WORLD_RANK=") and program == MOESAIC:
+                found[int(variable.split(b"=")[1])] = pid
+    return found
+
+
+def kill_and_expect_the_end(job, run_dir, rank):
+    """SIGKILL of one rank: the job is over, named and gone within SOON."""
+    os.kill(rank_processes(run_dir)[rank], signal.SIGKILL)
+    killed = time.monotonic()
+    try:
+        ended = job.finish(timeout=SOON)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"the job still ran {SOON} s after rank {rank} was killed")
+    output = ended.stdout + ended.stderr
+    assert ended.returncode != 0, output
+    assert re.search(rf"\brank {rank}\b", output), f"rank {rank} is not named in:\n{output}"
+    wait_until(lambda: not processes_of(run_dir), timeout=max(0.1, killed + SOON - time.monotonic()))
+    return output
+
+
+def start(config, run_dir):
+    return Job("train", "--config", config, "--run-dir", run_dir, "--set", "train.steps=1000000", mpi_ranks=RANKS)
+
+
+def steps_logged(run_dir):
+    file = Path(run_dir) / "metrics.jsonl"
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_a_rank_killed_while_training_is_named_and_ends_the_job(tmp_path, rank):
+    run_dir = tmp_path / "run"
+    with start(write_config(tmp_path), run_dir) as job:
+        wait_until(lambda: steps_logged(run_dir) >= 5)
+        kill_and_expect_the_end(job, run_dir, rank)
+    assert len(metrics(run_dir)) >= 5  # whole lines
+
+
+@pytest.mark.parametrize("rank, seconds", [(0, 0.0), (0, 0.3), (1, 0.05), (1, 0.6), (2, 0.1), (3, 1.2)])
+def test_a_rank_killed_at_the_start_is_named_and_ends_the_job(tmp_path, rank, seconds):
+    # From right after exec, through MPI_Init, to about the first step.
+    run_dir = tmp_path / "run"
+    with start(write_config(tmp_path), run_dir) as job:
+        wait_until(lambda: rank in rank_processes(run_dir), every=0.001)
+        time.sleep(seconds)
+        kill_and_expect_the_end(job, run_dir, rank)
+
+
+def test_a_killed_process_with_ranks_as_threads_leaves_its_checkpoint_loadable(tmp_path):
+    run_dir = tmp_path / "run"
+    with Job("train", "--config", write_config(tmp_path), "--run-dir", run_dir, "--ranks", RANKS,
+             *["--set", "train.steps=1000000", "--set", "checkpoint.every=5"]) as job:
+        wait_until(lambda: (run_dir / "checkpoints" / "step-000010").exists())
+        job.process.kill()
+        ended = job.finish()
+    assert ended.returncode == -signal.SIGKILL
+    inspected = moesaic("inspect", run_dir)
+    assert inspected.returncode == 0, inspected.stderr
+    assert int(re.search(r"steps done (\d+)", inspected.stdout)[1]) >= 10
+    assert "every file has the size and the checksum" in inspected.stdout
+    evaluated = moesaic("eval", "--run-dir", run_dir)
+    assert evaluated.returncode == 0 and "nats per token" in evaluated.stdout, evaluated.stderr
