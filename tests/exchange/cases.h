@@ -12,7 +12,7 @@
 #include "moesaic/placement/placement.h"
 #include "moesaic/routing/plan.h"
 
-namespace moesaic::testing {
+namespace moesaic::exchange_checks {
 
 enum class Selection { kRandom, kAllToOne, kSomeUnused, kNothing };
 enum class Tokens { kUneven, kNoneOnOneRank, kNoneAnywhere };
@@ -97,4 +97,4 @@ inline std::vector<float> payload_of(const Case& c, const std::string& purpose, 
   return values;
 }
 
-}  // namespace moesaic::testing
+}  // namespace moesaic::exchange_checks

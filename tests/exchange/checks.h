@@ -12,7 +12,7 @@
 #include "moesaic/exchange/dispatch.h"
 #include "tests/exchange/oracle.h"
 
-namespace moesaic::testing {
+namespace moesaic::exchange_checks {
 
 class Mismatch : public std::runtime_error {
  public:
@@ -255,4 +255,4 @@ inline void check_two_in_flight(Communicator& group) {
   first.return_values();
 }
 
-}  // namespace moesaic::testing
+}  // namespace moesaic::exchange_checks

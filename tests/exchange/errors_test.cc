@@ -7,7 +7,7 @@
 #include "tests/comm/worlds.h"
 #include "tests/exchange/checks.h"
 
-namespace moesaic::testing {
+namespace moesaic::exchange_checks {
 namespace {
 
 constexpr std::int64_t kWidth = 3;
@@ -155,4 +155,4 @@ TEST(ExchangeErrors, WhenARankThrowsBetweenDispatchAndCombineTheOthersLosePeers)
 }
 
 }  // namespace
-}  // namespace moesaic::testing
+}  // namespace moesaic::exchange_checks

@@ -8,7 +8,7 @@
 #include "moesaic/comm/topology.h"
 #include "tests/exchange/cases.h"
 
-namespace moesaic::testing {
+namespace moesaic::exchange_checks {
 
 inline float rounded(float value, DType dtype) {
   return dtype == DType::kBF16 ? to_float(to_bf16(value)) : value;
@@ -85,4 +85,4 @@ inline std::vector<float> combined(const RoutingPlan& plan, const Placement& pla
   return y;
 }
 
-}  // namespace moesaic::testing
+}  // namespace moesaic::exchange_checks

@@ -3,7 +3,7 @@
 #include "tests/comm/worlds.h"
 #include "tests/exchange/checks.h"
 
-namespace moesaic::testing {
+namespace moesaic::exchange_checks {
 namespace {
 
 TEST(Exchange, EqualsTheFormulaBitForBitOnEveryWorldAndCase) { for_each_world(check_all_cases); }
@@ -84,4 +84,4 @@ TEST(Exchange, OneOwnerReturnsItsRowExactlyNegativeZeroIncluded) {
 }
 
 }  // namespace
-}  // namespace moesaic::testing
+}  // namespace moesaic::exchange_checks

@@ -1,0 +1,32 @@
+// Runs the exchange checks under mpirun, on every topology of the matrix for this number of ranks.
+#include <cstdio>
+#include <exception>
+
+#include "moesaic/comm/mpi.h"
+#include "tests/comm/worlds.h"
+#include "tests/exchange/checks.h"
+
+using namespace moesaic;
+
+int main() {
+  std::unique_ptr<Transport> transport;
+  try {
+    transport = make_mpi_transport();
+    for (const Topology& topology : topologies_of(transport->world_size())) {
+      Communicator world(*transport, topology, kTestTimeout);
+      try {
+        exchange_checks::check_all_cases(world);
+        exchange_checks::check_two_in_flight(world);
+      } catch (const exchange_checks::Mismatch& e) {
+        throw exchange_checks::Mismatch(fmt::format("{}: {}", describe(topology), e.what()));
+      }
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", transport ? transport->rank() : -1, e.what());
+    std::fflush(stderr);
+    if (transport) transport->abort(e.what());
+    transport.reset();
+    return 1;
+  }
+  return 0;
+}
