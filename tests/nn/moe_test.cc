@@ -53,8 +53,8 @@ TEST(Losses, TwoSaturatedLayersWithOppositeExpertsHaveAMeanBalanceLossOfTwo) {
   const ModelConfig c = moe_config(2, 1, 2);
   alone(c, 8, [&](StepContext& context) {
     const Logits a(rows({100, 0}, 8)), b(rows({0, 100}, 8));
-    const double sum = route(c, 0, a.x, a.weight, 8, context).auxiliary.item<double>() +
-                       route(c, 1, b.x, b.weight, 8, context).auxiliary.item<double>();
+    double sum = route(c, 0, a.x, a.weight, 8, context).auxiliary.item<double>();
+    sum += route(c, 1, b.x, b.weight, 8, context).auxiliary.item<double>();
     EXPECT_NEAR(sum, 2.0, 1e-6);
     EXPECT_NEAR(context.stats[0].balance_loss, 2.0, 1e-6);
   });
@@ -86,8 +86,8 @@ TEST(Losses, HuggingFacesConventionConcatenatesLayersInValueAndGradient) {
   c.moe.balance_convention = "hf";
   alone(c, 10, [&](StepContext& context) {
     const Logits a(normal({10, 4}, "a")), b(normal({10, 4}, "b"));
-    const at::Tensor sum =
-        route(c, 0, a.x, a.weight, 10, context).auxiliary + route(c, 1, b.x, b.weight, 10, context).auxiliary;
+    const at::Tensor first = route(c, 0, a.x, a.weight, 10, context).auxiliary;
+    const at::Tensor sum = first + route(c, 1, b.x, b.weight, 10, context).auxiliary;
     torch::autograd::backward({sum}, {});
 
     // transformers' load_balancing_loss_func, on the same logits.
