@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "moesaic/nn/params.h"
 #include "moesaic/shard/collect.h"
 #include "tests/comm/worlds.h"
@@ -44,9 +43,9 @@ std::vector<float> expected_leaf_values(const ShardedModel& model, const UnitSpe
     return all;
   }
   const Placement whole = model.placement().gathered();
-  const auto experts = exchanged
-                           ? model.placement().experts_of(model.world().rank() % model.placement().exchange_size())
-                           : whole.experts_of(0);
+  const auto experts =
+      exchanged ? model.placement().experts_of(model.world().rank() % model.placement().exchange_size())
+                : whole.experts_of(0);
   for (const int expert : experts) {
     for (std::int64_t i = 0; i < spec.per_expert(); ++i) {
       add(spec.tensors[static_cast<std::size_t>(expert * spec.per_expert() + i)]);
@@ -73,7 +72,8 @@ TEST(ShardedModel, AcquireBringsTheInitialValuesInEveryWorld) {
         const auto units = model.acquire(stage);
         model.prefetch(stage + 1);
         for (std::size_t i = 0; i < units.size(); ++i) {
-          const auto index = static_cast<std::size_t>(model.stages()[static_cast<std::size_t>(stage)].units[i]);
+          const auto index =
+              static_cast<std::size_t>(model.stages()[static_cast<std::size_t>(stage)].units[i]);
           const UnitSpec& spec = model.units()[index]->layout().spec();
           EXPECT_EQ(values_of(units[i]), expected_leaf_values(model, spec, spec.layer == 1)) << spec.name;
         }
@@ -83,8 +83,8 @@ TEST(ShardedModel, AcquireBringsTheInitialValuesInEveryWorld) {
   });
 }
 
-// Rank r's gradient is r + 1 everywhere: the owners' shards must hold the sum over the ranks that computed with the
-// unit, twice as much after a second micro-step.
+// Rank r's gradient is r + 1 everywhere: the owners' shards must hold the sum over the ranks that computed
+// with the unit, twice as much after a second micro-step.
 TEST(ShardedModel, ReduceSumsOverRanksAndMicroSteps) {
   for_each_world([](Communicator& world) {
     ShardedModel model(model_config(), both_ways(), world);

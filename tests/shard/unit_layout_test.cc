@@ -28,8 +28,9 @@ Pieces pieces_of(const UnitLayout& layout, int world_size) {
   Pieces pieces;
   for (int rank = 0; rank < world_size; ++rank) {
     for (const Segment& segment : layout.shard_segments(rank)) {
-      const bool fresh =
-          pieces[segment.tensor->name].emplace(segment.tensor_begin, segment.tensor_begin + segment.count).second;
+      const bool fresh = pieces[segment.tensor->name]
+                             .emplace(segment.tensor_begin, segment.tensor_begin + segment.count)
+                             .second;
       EXPECT_TRUE(fresh) << segment.tensor->name << " rank " << rank;
       EXPECT_LE(segment.offset + segment.count, layout.part_of(rank).size());
     }

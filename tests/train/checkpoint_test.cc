@@ -118,7 +118,8 @@ TEST_F(Checkpoint, FilesHoldEveryTensorOnceAndNothingMore) {
   }());
   std::int64_t bytes = 0;
   for (const auto& entry : fs::directory_iterator(saved)) {
-    if (entry.path().filename().string().starts_with("model-0")) bytes += static_cast<std::int64_t>(entry.file_size());
+    if (entry.path().filename().string().starts_with("model-0"))
+      bytes += static_cast<std::int64_t>(entry.file_size());
   }
   EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(elements) * 4, 4 * 4096.0);  // the headers
 }
@@ -131,8 +132,10 @@ TEST_F(Checkpoint, OneOfAnotherModelIsRefusedNamingTheTensor) {
     load(wider, saved);
     FAIL() << "loaded";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("mlp.experts.0.gate_proj.weight"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("[16,32], expected fp32 [24,32]"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("mlp.experts.0.gate_proj.weight"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("[16,32], expected fp32 [24,32]"), std::string::npos)
+        << error.what();
   }
   Config fewer = config_;
   fewer.model.num_layers = 1;
@@ -157,7 +160,8 @@ TEST_F(Checkpoint, AFlippedByteIsFoundOnAllRanksBeforeAnythingIsLoaded) {
     load(two, saved);
     FAIL() << "loaded";
   } catch (const CorruptData& error) {
-    EXPECT_NE(std::string(error.what()).find("model-00001-of-00002.safetensors"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("model-00001-of-00002.safetensors"), std::string::npos)
+        << error.what();
   }
 }
 

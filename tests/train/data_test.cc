@@ -161,9 +161,10 @@ TEST_F(Data, MicroStepsOfAllRanksTogetherReadTheSamplesOfTheStep) {
 }
 
 TEST_F(Data, FilesSayWhichWindowsAreTheirs) {
-  const Dataset dataset(
-      {.files = {counting("a", 0, 100), counting("b", 0, 8), counting("c", 0, 50)}, .held_out_fraction = 0.5, .seq_len = 5},
-      256);
+  const Dataset dataset({.files = {counting("a", 0, 100), counting("b", 0, 8), counting("c", 0, 50)},
+                         .held_out_fraction = 0.5,
+                         .seq_len = 5},
+                        256);
   const auto files = dataset.files(Split::kHeldOut);
   ASSERT_EQ(files.size(), 2u);  // b holds out four tokens: no window
   EXPECT_EQ(files[0].name, "a");

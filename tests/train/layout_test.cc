@@ -25,12 +25,11 @@ class EveryLayout : public ::testing::TestWithParam<Layout> {
   Config config_ = small_config(write_text(folder_.path()));
 };
 
-INSTANTIATE_TEST_SUITE_P(Layouts, EveryLayout, ::testing::ValuesIn(kLayouts),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
-                           for (char& c : name) c = std::isalnum(c) ? c : '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Layouts, EveryLayout, ::testing::ValuesIn(kLayouts), [](const auto& info) {
+  std::string name = info.param.name;
+  for (char& c : name) c = std::isalnum(c) ? c : '_';
+  return name;
+});
 
 TEST_P(EveryLayout, GradientsAndLossesEqualThoseOfOneRank) {
   const Outcome one = train(config_, 20);
@@ -103,7 +102,8 @@ TEST(Layouts, BiasBalancingAgreesExactlyInCounts) {
 TEST(Layouts, AccumulationEqualsTheLargeBatchWithoutCapacityAndBalance) {
   const TempFolder folder;
   Config config = small_config(write_text(folder.path()));
-  config.model.moe.gate.capacity_factor = 0;  // capacity and the balance loss depend on what a micro-step holds
+  config.model.moe.gate.capacity_factor =
+      0;  // capacity and the balance loss depend on what a micro-step holds
   config.model.moe.balance_loss = 0;
   Config pieces = with_layout(config, {"", 2, {"exchange"}});
   pieces.train.accumulation = 4;

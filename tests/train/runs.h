@@ -39,15 +39,16 @@ class TempFolder {
 
 // Text with some structure: words of a small vocabulary in random order.
 inline std::filesystem::path write_text(const std::filesystem::path& folder) {
-  static const std::vector<std::string> words = {"the ", "sea ", "was ", "calm ", "and ", "no ", "wind ", "blew. "};
+  static const std::vector<std::string> words = {"the ", "sea ", "was ",  "calm ",
+                                                 "and ", "no ",  "wind ", "blew. "};
   const std::filesystem::path file = folder / "text.txt";
   std::ofstream out(file);
   for (std::uint64_t i = 0; i < 2000; ++i) out << words[random_bits(7, i) % words.size()];
   return file;
 }
 
-// 8 sequences of 16 tokens; capacity 1.0 drops choices; SGD with clipping shows wrong gradient scales, which AdamW
-// would hide.
+// 8 sequences of 16 tokens; capacity 1.0 drops choices; SGD with clipping shows wrong gradient scales, which
+// AdamW would hide.
 inline Config small_config(const std::filesystem::path& text) {
   Config config;
   config.model.vocab_size = 256;

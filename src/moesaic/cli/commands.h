@@ -1,7 +1,7 @@
 // commands.h: the subcommands of `moesaic`, one file each.
 //
-// add_X declares the options on the command line parser; the work runs in the subcommand's callback and throws
-// moesaic::Error (main.cc turns that into a message and an exit status).
+// add_X declares the options on the command line parser; the work runs in the subcommand's callback and
+// throws moesaic::Error (main.cc turns that into a message and an exit status).
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -9,7 +9,8 @@
 namespace moesaic::cli {
 
 void add_config(CLI::App& app) {
-  CLI::App* sub = app.add_subcommand("config", "print a resolved configuration, or the reference of all keys");
+  CLI::App* sub =
+      app.add_subcommand("config", "print a resolved configuration, or the reference of all keys");
   auto file = std::make_shared<std::filesystem::path>();
   auto overrides = std::make_shared<std::vector<std::string>>();
   auto reference = std::make_shared<bool>(false);

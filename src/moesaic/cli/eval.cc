@@ -27,10 +27,11 @@ struct EvalCommand {
       load_parameters(model, bias, checkpoint);
       const bool talks = world.rank() == 0;
       if (talks) fmt::print("{}\n", checkpoint.string());
-      const auto losses =
-          evaluate_held_out(model, bias, dataset, config.train.batch_tokens / config.train.accumulation, max_tokens);
+      const auto losses = evaluate_held_out(
+          model, bias, dataset, config.train.batch_tokens / config.train.accumulation, max_tokens);
       for (const HeldOutLoss& loss : losses) {
-        if (talks) fmt::print("  {:<20} {:.4f} nats per token ({} tokens)\n", loss.name, loss.loss, loss.tokens);
+        if (talks)
+          fmt::print("  {:<20} {:.4f} nats per token ({} tokens)\n", loss.name, loss.loss, loss.tokens);
       }
       if (!logits_file.empty()) dump_logits(model, bias, dataset, logits_file);
       std::fflush(stdout);
@@ -46,8 +47,9 @@ void add_eval(CLI::App& app) {
   command->source.add_options(*sub);
   sub->add_option("--max-tokens", command->max_tokens, "held-out tokens per file (0 = all)")
       ->check(CLI::NonNegativeNumber);
-  sub->add_option("--logits", command->logits_file,
-                  "also write tokens [B,S] and logits [B,S,V] of the first held-out windows to this safetensors file");
+  sub->add_option(
+      "--logits", command->logits_file,
+      "also write tokens [B,S] and logits [B,S,V] of the first held-out windows to this safetensors file");
   sub->callback([command] { command->run(); });
 }
 

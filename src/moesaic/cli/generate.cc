@@ -60,7 +60,8 @@ void add_generate(CLI::App& app) {
       ->required();
   sub->add_option("--max-new-tokens", command->max_new_tokens, "tokens to add to each prompt (default 200)")
       ->check(CLI::NonNegativeNumber);
-  sub->add_option("--temperature", command->options.temperature, "0 = greedy (default)")->check(CLI::NonNegativeNumber);
+  sub->add_option("--temperature", command->options.temperature, "0 = greedy (default)")
+      ->check(CLI::NonNegativeNumber);
   sub->add_option("--seed", command->options.seed, "seed of the draws (default 0)");
   sub->callback([command] { command->run(); });
 }

@@ -58,8 +58,8 @@ void InspectCommand::tensors() const {
 
 void InspectCommand::checkpoint(const fs::path& folder) const {
   const CheckpointManifest manifest = read_manifest(folder);
-  fmt::print("{}\n  steps done {}, next sample {}\n  placement {}\n  state {}\n", folder.string(), manifest.step,
-             manifest.next_sample, manifest.placement, manifest.extra);
+  fmt::print("{}\n  steps done {}, next sample {}\n  placement {}\n  state {}\n", folder.string(),
+             manifest.step, manifest.next_sample, manifest.placement, manifest.extra);
   for (const FileEntry& file : manifest.files) {
     fmt::print("  {:<44} {:>12} bytes  crc32c {:08x}\n", file.name, file.bytes, file.crc32c);
   }
@@ -69,8 +69,9 @@ void InspectCommand::checkpoint(const fs::path& folder) const {
 }
 
 void InspectCommand::tokens() const {
-  constexpr std::array kFormats = {std::pair{"bytes", TokenFormat::kBytes}, std::pair{"uint8", TokenFormat::kUint8},
-                                   std::pair{"uint16", TokenFormat::kUint16}, std::pair{"uint32", TokenFormat::kUint32}};
+  constexpr std::array kFormats = {
+      std::pair{"bytes", TokenFormat::kBytes}, std::pair{"uint8", TokenFormat::kUint8},
+      std::pair{"uint16", TokenFormat::kUint16}, std::pair{"uint32", TokenFormat::kUint32}};
   const auto* chosen = std::ranges::find(kFormats, format, [](const auto& entry) { return entry.first; });
   const TokenSource source(path, chosen->second, std::int64_t{1} << 32);
   std::int64_t highest = 0;
@@ -93,7 +94,8 @@ void InspectCommand::run() const {
   if (!fs::is_directory(path)) return tokens();
   if (fs::exists(path / "manifest.json")) return checkpoint(path);
   const auto newest = find_newest(fs::exists(path / "checkpoints") ? path / "checkpoints" : path);
-  require(newest.has_value(), "{} is neither a checkpoint nor a run directory with a complete one", path.string());
+  require(newest.has_value(), "{} is neither a checkpoint nor a run directory with a complete one",
+          path.string());
   checkpoint(*newest);
 }
 
@@ -102,8 +104,10 @@ void InspectCommand::run() const {
 void add_inspect(CLI::App& app) {
   auto command = std::make_shared<InspectCommand>();
   CLI::App* sub = app.add_subcommand(
-      "inspect", "look into a checkpoint, a run, a safetensors file, a token file, or a configuration's memory plan");
-  sub->add_option("path", command->path, "checkpoint or run directory, .safetensors, index .json, .toml, or token file")
+      "inspect",
+      "look into a checkpoint, a run, a safetensors file, a token file, or a configuration's memory plan");
+  sub->add_option("path", command->path,
+                  "checkpoint or run directory, .safetensors, index .json, .toml, or token file")
       ->required()
       ->check(CLI::ExistingPath);
   sub->add_option("--ranks", command->ranks, "world size of the memory plan (default: as configured)")

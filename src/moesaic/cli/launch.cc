@@ -46,11 +46,13 @@ void launch_mpi(const Config& config, const std::function<void(Communicator&)>& 
     const int size = transport->world_size();
     const int expected = number_from_environment({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
     require(size > 1 || expected <= 1,
-            "{} tasks were started but MPI sees one rank in each; start with `srun --mpi=pmix` or mpirun", expected);
+            "{} tasks were started but MPI sees one rank in each; start with `srun --mpi=pmix` or mpirun",
+            expected);
     limit_compute_threads(static_cast<int>(config.parallel.threads_per_rank));
-    Communicator world(*transport, config.comm.ranks_per_node > 0 ? topology_of(config, size)
-                                                                  : discover_topology(*transport),
-                       timeout_of(config));
+    Communicator world(
+        *transport,
+        config.comm.ranks_per_node > 0 ? topology_of(config, size) : discover_topology(*transport),
+        timeout_of(config));
     body(world);
   } catch (const std::exception& error) {
     // Said here, before the abort: the launcher may kill this process at any moment after it.

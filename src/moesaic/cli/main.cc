@@ -15,14 +15,16 @@ namespace {
 
 // Under MPI launch() has named rank and reason already, and the job is ending.
 int fail(const std::exception& error, int status) {
-  if (!moesaic::cli::under_mpi() || moesaic::cli::speaks()) fmt::print(stderr, "moesaic: error: {}\n", error.what());
+  if (!moesaic::cli::under_mpi() || moesaic::cli::speaks())
+    fmt::print(stderr, "moesaic: error: {}\n", error.what());
   return status;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Activations come and go with every stage: keep their pages instead of giving them back to the system each time.
+  // Activations come and go with every stage: keep their pages instead of giving them back to the system each
+  // time.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 

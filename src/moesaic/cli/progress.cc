@@ -24,10 +24,11 @@ void ProgressBar::show(const StepReport& report) {
   const double per_step = seconds_ / static_cast<double>(report.step - first_ + 1);
   const auto left = static_cast<std::int64_t>(per_step * static_cast<double>(last_ - report.step));
   // \x1b[K clears what a longer line left behind.
-  fmt::print(stderr, "\r{:{}}/{} [{:<{}}] loss {:.3f}  {:.1f}k tokens/s  waiting {:.0f}%  {}:{:02} left{}\x1b[K",
-             report.step, std::to_string(last_).size(), last_, std::string(static_cast<std::size_t>(done), '='),
-             kWidth, report.loss, report.tokens_per_s / 1000.0, 100.0 * report.blocked_seconds / report.seconds,
-             left / 60, left % 60, report.skipped ? "  (step skipped: not finite)" : "");
+  fmt::print(
+      stderr, "\r{:{}}/{} [{:<{}}] loss {:.3f}  {:.1f}k tokens/s  waiting {:.0f}%  {}:{:02} left{}\x1b[K",
+      report.step, std::to_string(last_).size(), last_, std::string(static_cast<std::size_t>(done), '='),
+      kWidth, report.loss, report.tokens_per_s / 1000.0, 100.0 * report.blocked_seconds / report.seconds,
+      left / 60, left % 60, report.skipped ? "  (step skipped: not finite)" : "");
   std::fflush(stderr);
 }
 

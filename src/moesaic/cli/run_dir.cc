@@ -20,8 +20,8 @@ void RunSource::add_options(CLI::App& command) {
 Config RunSource::load() const {
   const std::filesystem::path file = run_dir / "config.toml";
   if (!std::filesystem::exists(file)) {
-    throw InvalidArgument(fmt::format("{} does not exist; is {} the --run-dir of a training run?", file.string(),
-                                      run_dir.string()));
+    throw InvalidArgument(fmt::format("{} does not exist; is {} the --run-dir of a training run?",
+                                      file.string(), run_dir.string()));
   }
   Config config = load_config(file, overrides);
   set_ranks(config, ranks);

@@ -32,8 +32,8 @@ struct TrainCommand {
 
 void print_plan(const Config& config, int world_size) {
   const std::int64_t sequences = (micro_batch_sequences(config) + world_size - 1) / world_size;
-  const MemoryPlan plan = plan_memory(config.model, parallel_options(config), world_size, moments_per_element(config),
-                                      sequences * config.data.seq_len);
+  const MemoryPlan plan = plan_memory(config.model, parallel_options(config), world_size,
+                                      moments_per_element(config), sequences * config.data.seq_len);
   fmt::print("{}", describe(plan, world_size));
 }
 
@@ -52,16 +52,18 @@ std::filesystem::path agree_on(Communicator& world, const std::filesystem::path&
   return text.c_str();
 }
 
-void TrainCommand::on_rank(Communicator& world, const Config& config, const std::filesystem::path& dir) const {
+void TrainCommand::on_rank(Communicator& world, const Config& config,
+                           const std::filesystem::path& dir) const {
   const bool talks = world.rank() == 0;
-  require(!under_mpi() || ranks == 0 || ranks == world.size(), "--ranks {} but the MPI job has {} ranks", ranks,
-          world.size());
+  require(!under_mpi() || ranks == 0 || ranks == world.size(), "--ranks {} but the MPI job has {} ranks",
+          ranks, world.size());
   const std::filesystem::path run_directory = agree_on(world, dir);
   if (talks) print_plan(config, world.size());
   Trainer trainer(config, world);
   if (resume) {
     const auto newest = find_newest(run_directory / "checkpoints");
-    if (!newest) throw IoError(fmt::format("nothing to resume in {}", (run_directory / "checkpoints").string()));
+    if (!newest)
+      throw IoError(fmt::format("nothing to resume in {}", (run_directory / "checkpoints").string()));
     load_checkpoint(trainer, *newest);
     if (talks) fmt::print("resuming after step {} from {}\n", trainer.steps_done(), newest->string());
   } else {
@@ -92,7 +94,8 @@ void TrainCommand::run() const {
   const std::filesystem::path dir = run_dir.empty() ? default_run_dir(config_file) : run_dir;
   // A run is never overwritten.
   require(resume || !find_newest(dir / "checkpoints"),
-          "{} already holds a training run; continue it with --resume or choose another --run-dir", dir.string());
+          "{} already holds a training run; continue it with --resume or choose another --run-dir",
+          dir.string());
   launch(config, [&](Communicator& world) { on_rank(world, config, dir); });
 }
 

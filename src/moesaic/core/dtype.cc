@@ -15,9 +15,9 @@ struct Entry {
 };
 
 constexpr std::array kEntries = {
-    Entry{DType::kF32, 4, "fp32"},   Entry{DType::kBF16, 2, "bf16"},  Entry{DType::kF16, 2, "fp16"},
-    Entry{DType::kF64, 8, "fp64"},   Entry{DType::kI64, 8, "int64"},  Entry{DType::kI32, 4, "int32"},
-    Entry{DType::kI16, 2, "int16"}, Entry{DType::kU8, 1, "uint8"}, Entry{DType::kBool, 1, "bool"},
+    Entry{DType::kF32, 4, "fp32"},  Entry{DType::kBF16, 2, "bf16"}, Entry{DType::kF16, 2, "fp16"},
+    Entry{DType::kF64, 8, "fp64"},  Entry{DType::kI64, 8, "int64"}, Entry{DType::kI32, 4, "int32"},
+    Entry{DType::kI16, 2, "int16"}, Entry{DType::kU8, 1, "uint8"},  Entry{DType::kBool, 1, "bool"},
 };
 
 }  // namespace

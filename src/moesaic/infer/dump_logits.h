@@ -9,8 +9,8 @@
 
 namespace moesaic {
 
-// Writes "tokens" [B,S] int64 and "logits" [B,S,V] fp32 of the first B held-out windows, B = min(8, all). Collective;
-// rank 0 reads, computes and writes, the others join with zero tokens.
+// Writes "tokens" [B,S] int64 and "logits" [B,S,V] fp32 of the first B held-out windows, B = min(8, all).
+// Collective; rank 0 reads, computes and writes, the others join with zero tokens.
 void dump_logits(ShardedModel& model, const std::vector<std::vector<float>>& bias, const Dataset& dataset,
                  const std::filesystem::path& file);
 

@@ -27,11 +27,11 @@ void check(const ModelConfig& config, const std::vector<Prompt>& prompts, const 
           "generate: temperature is {}, expected 0 (greedy) or more", options.temperature);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     require(!prompts[i].tokens.empty(), "generate: prompt {} is empty, expected at least one token", i);
-    require(prompts[i].max_new_tokens >= 0, "generate: prompt {} asks for {} new tokens, expected 0 or more", i,
-            prompts[i].max_new_tokens);
+    require(prompts[i].max_new_tokens >= 0, "generate: prompt {} asks for {} new tokens, expected 0 or more",
+            i, prompts[i].max_new_tokens);
     for (const std::int64_t token : prompts[i].tokens) {
-      require(token >= 0 && token < config.vocab_size, "generate: prompt {} has token {}, expected 0..{}", i, token,
-              config.vocab_size - 1);
+      require(token >= 0 && token < config.vocab_size, "generate: prompt {} has token {}, expected 0..{}", i,
+              token, config.vocab_size - 1);
     }
   }
 }
@@ -43,8 +43,9 @@ std::int64_t pick(std::span<const float> logits, const GenerateOptions& options,
   std::vector<double> cumulative(logits.size());
   double sum = 0;
   for (std::size_t v = 0; v < logits.size(); ++v) {
-    sum += std::exp((static_cast<double>(logits[v]) - static_cast<double>(logits[static_cast<std::size_t>(best)])) /
-                    options.temperature);
+    sum += std::exp(
+        (static_cast<double>(logits[v]) - static_cast<double>(logits[static_cast<std::size_t>(best)])) /
+        options.temperature);
     cumulative[v] = sum;
   }
   const double drawn = random_uniform(key, sequence.tokens.size(), sequence.prompt_number) * sum;
@@ -95,8 +96,10 @@ void extend(ShardedModel& model, StepContext& context, std::vector<Sequence>& se
 
 }  // namespace
 
-std::vector<std::vector<std::int64_t>> generate(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-                                                const std::vector<Prompt>& prompts, const GenerateOptions& options) {
+std::vector<std::vector<std::int64_t>> generate(ShardedModel& model,
+                                                const std::vector<std::vector<float>>& bias,
+                                                const std::vector<Prompt>& prompts,
+                                                const GenerateOptions& options) {
   check(model.config(), prompts, options);
   Communicator& world = model.world();
   const auto num_prompts = static_cast<std::int64_t>(prompts.size());
@@ -116,13 +119,15 @@ std::vector<std::vector<std::int64_t>> generate(ShardedModel& model, const std::
 
   // Everybody knows how much everybody made; bring it together.
   std::vector<std::int64_t> made;
-  for (const Sequence& sequence : mine) made.insert(made.end(), sequence.produced.begin(), sequence.produced.end());
+  for (const Sequence& sequence : mine)
+    made.insert(made.end(), sequence.produced.begin(), sequence.produced.end());
   std::vector<std::int64_t> bytes_per_rank;
   std::int64_t total = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
     std::int64_t tokens = 0;
     const RowRange rows = rows_of_rank(num_prompts, rank, world.size());
-    for (std::int64_t i = rows.first; i < rows.first + rows.count; ++i) tokens += prompts[static_cast<std::size_t>(i)].max_new_tokens;
+    for (std::int64_t i = rows.first; i < rows.first + rows.count; ++i)
+      tokens += prompts[static_cast<std::size_t>(i)].max_new_tokens;
     bytes_per_rank.push_back(tokens * std::int64_t{sizeof(std::int64_t)});
     total += tokens;
   }

@@ -1,9 +1,10 @@
 // generate.h: continue prompts, token by token.
 //
-// Collective: all ranks call with the same prompts and options; prompts are shared out over ranks in contiguous runs. A
-// rank that has none left keeps joining with zero tokens until the last one is done.
+// Collective: all ranks call with the same prompts and options; prompts are shared out over ranks in
+// contiguous runs. A rank that has none left keeps joining with zero tokens until the last one is done.
 //
-// The whole context is computed anew for every token (there is no key-value cache yet): cost grows with its square.
+// The whole context is computed anew for every token (there is no key-value cache yet): cost grows with its
+// square.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,12 @@ struct Prompt {
   std::int64_t max_new_tokens = 0;
 };
 
-// The new tokens of every prompt, on every rank. Draws depend on (seed, prompt number, position), not on the layout.
-// Contexts longer than model.max_seq_len keep their newest tokens. InvalidArgument on empty prompts, ids outside the
-// vocabulary, negative counts or temperatures.
-std::vector<std::vector<std::int64_t>> generate(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-                                                const std::vector<Prompt>& prompts, const GenerateOptions& options);
+// The new tokens of every prompt, on every rank. Draws depend on (seed, prompt number, position), not on the
+// layout. Contexts longer than model.max_seq_len keep their newest tokens. InvalidArgument on empty prompts,
+// ids outside the vocabulary, negative counts or temperatures.
+std::vector<std::vector<std::int64_t>> generate(ShardedModel& model,
+                                                const std::vector<std::vector<float>>& bias,
+                                                const std::vector<Prompt>& prompts,
+                                                const GenerateOptions& options);
 
 }  // namespace moesaic

@@ -74,7 +74,8 @@ std::map<std::string, std::string> weight_map(ShardedModel& model, const std::st
   return files;
 }
 
-// This rank's file of one kind. The writer exists only while nothing has failed; collectives go on regardless.
+// This rank's file of one kind. The writer exists only while nothing has failed; collectives go on
+// regardless.
 FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder, const std::string& kind,
                        const std::vector<State>& states, const std::vector<std::vector<float>>& bias,
                        std::string& failure) {
@@ -137,7 +138,8 @@ FileEntry write_index(const std::filesystem::path& folder, const std::string& ki
 
 // ---- loading ----
 
-void check_tensor(const SafetensorsSet& set, const std::string& name, const std::vector<std::int64_t>& shape) {
+void check_tensor(const SafetensorsSet& set, const std::string& name,
+                  const std::vector<std::int64_t>& shape) {
   require(set.contains(name), "the checkpoint has no tensor {}; is it of another model or optimizer?", name);
   const TensorInfo& info = set.info(name);
   require(info.dtype == DType::kF32 && info.shape == shape,
@@ -219,13 +221,14 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
                                 {"world_size", model.placement().world_size()},
                                 {"exchange_size", model.placement().exchange_size()}}
                                .dump();
-      manifest.extra = Json{{"optimizer_steps", position.optimizer_steps},
-                            {"skipped_in_a_row", position.skipped_in_a_row}}
-                           .dump();
+      manifest.extra =
+          Json{{"optimizer_steps", position.optimizer_steps}, {"skipped_in_a_row", position.skipped_in_a_row}}
+              .dump();
       for (const std::string& text : entries_by_rank) {
         for (FileEntry& entry : decode_entries(text)) manifest.files.push_back(std::move(entry));
       }
-      manifest.files.push_back(write_index(folder, kModel, weight_map(model, kModel, masters, trainer.bias())));
+      manifest.files.push_back(
+          write_index(folder, kModel, weight_map(model, kModel, masters, trainer.bias())));
       manifest.files.push_back(write_index(folder, kOptimizer, weight_map(model, kOptimizer, moments, {})));
       commit_checkpoint(checkpoints, manifest, trainer.config().checkpoint.keep_last);
     });

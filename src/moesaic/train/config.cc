@@ -12,8 +12,7 @@ namespace fs = std::filesystem;
 
 void resolve(std::vector<std::string>& files, const fs::path& folder) {
   for (std::string& file : files) {
-    file =
-        fs::absolute(folder / file).lexically_normal().string();  // an absolute `file` replaces the folder
+    file = fs::absolute(folder / file).lexically_normal().string();  // an absolute `file` replaces the folder
   }
 }
 

@@ -19,8 +19,9 @@ double summed_loss(ShardedModel& model, StepContext& context, const Dataset& dat
   for (std::int64_t first = 0; first < count; first += batch) {
     const std::int64_t sequences = std::min(batch, count - first);
     const RowRange rows = rows_of_rank(sequences, world.rank(), world.size());
-    const Batch mine = dataset.read(Split::kHeldOut, std::span(windows).subspan(static_cast<std::size_t>(first + rows.first),
-                                                                              static_cast<std::size_t>(rows.count)));
+    const Batch mine =
+        dataset.read(Split::kHeldOut, std::span(windows).subspan(static_cast<std::size_t>(first + rows.first),
+                                                                 static_cast<std::size_t>(rows.count)));
     context.first_token = rows.first * dataset.seq_len();
     context.micro_tokens = context.step_tokens = context.step_targets = sequences * dataset.seq_len();
     const double share = evaluate_micro_step(model, tokens_of(mine, dataset.seq_len()),
@@ -34,11 +35,13 @@ double summed_loss(ShardedModel& model, StepContext& context, const Dataset& dat
 }  // namespace
 
 std::vector<HeldOutLoss> evaluate_held_out(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-                                           const Dataset& dataset, std::int64_t batch_tokens, std::int64_t max_tokens) {
+                                           const Dataset& dataset, std::int64_t batch_tokens,
+                                           std::int64_t max_tokens) {
   StepContext context = base_context(model, bias);
   const std::int64_t seq_len = dataset.seq_len();
   const std::int64_t batch = std::max<std::int64_t>(1, batch_tokens / seq_len);
-  const std::int64_t most = max_tokens == 0 ? dataset.num_windows(Split::kHeldOut) : (max_tokens + seq_len - 1) / seq_len;
+  const std::int64_t most =
+      max_tokens == 0 ? dataset.num_windows(Split::kHeldOut) : (max_tokens + seq_len - 1) / seq_len;
   std::vector<HeldOutLoss> losses;
   double total = 0;
   std::int64_t tokens = 0;

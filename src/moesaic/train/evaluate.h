@@ -16,10 +16,12 @@ struct HeldOutLoss {
   std::int64_t tokens;
 };
 
-// Mean loss on the held-out part of each file, then over all of them ("all"), in windows of data.seq_len; at most about
-// max_tokens tokens per file (0 = all). batch_tokens: of all ranks at a time. Collective; the same values on all ranks,
-// in every layout to rounding. Routing, capacity included, works as in training on batches of this size.
+// Mean loss on the held-out part of each file, then over all of them ("all"), in windows of data.seq_len; at
+// most about max_tokens tokens per file (0 = all). batch_tokens: of all ranks at a time. Collective; the same
+// values on all ranks, in every layout to rounding. Routing, capacity included, works as in training on
+// batches of this size.
 std::vector<HeldOutLoss> evaluate_held_out(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-                                           const Dataset& dataset, std::int64_t batch_tokens, std::int64_t max_tokens);
+                                           const Dataset& dataset, std::int64_t batch_tokens,
+                                           std::int64_t max_tokens);
 
 }  // namespace moesaic

@@ -14,13 +14,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The lines that belong to a run which has made `steps_done` steps. A torn last line (killed while writing) goes too.
+// The lines that belong to a run which has made `steps_done` steps. A torn last line (killed while writing)
+// goes too.
 std::string lines_up_to(const std::filesystem::path& file, std::int64_t steps_done) {
   std::ifstream in(file);
   std::string kept, line;
   while (std::getline(in, line)) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || !object.contains("step") || object["step"].get<std::int64_t>() > steps_done) continue;
+    if (!object.is_object() || !object.contains("step") || object["step"].get<std::int64_t>() > steps_done)
+      continue;
     kept += line + "\n";
   }
   return kept;
@@ -42,12 +44,14 @@ MetricsLog::MetricsLog(const std::filesystem::path& file, std::int64_t steps_don
     {
       std::ofstream out(renewed, std::ios::binary | std::ios::trunc);
       out << kept;
-      if (!out.flush()) throw IoError(fmt::format("cannot write {}: {}", renewed.string(), std::strerror(errno)));
+      if (!out.flush())
+        throw IoError(fmt::format("cannot write {}: {}", renewed.string(), std::strerror(errno)));
     }
     std::filesystem::rename(renewed, file);
   }
   out_.open(file, std::ios::binary | std::ios::app);
-  if (!out_) throw IoError(fmt::format("cannot open {} for writing: {}", file.string(), std::strerror(errno)));
+  if (!out_)
+    throw IoError(fmt::format("cannot open {} for writing: {}", file.string(), std::strerror(errno)));
 }
 
 void MetricsLog::append(const std::string& line) {
@@ -58,23 +62,24 @@ void MetricsLog::append(const std::string& line) {
 void MetricsLog::write(const StepReport& report) {
   Json load = Json::array();
   for (const auto& chosen : report.chosen) load.push_back(fullest_expert(chosen));
-  append(Json{{"step", report.step},
-              {"loss", report.loss},
-              {"gradient_norm", report.gradient_norm},
-              {"learning_rate", report.learning_rate},
-              {"tokens_per_s", report.tokens_per_s},
-              {"seconds", report.seconds},
-              {"blocked_seconds", report.blocked_seconds},
-              {"skipped", report.skipped},
-              {"balance_loss", report.balance_loss},
-              {"z_loss", report.z_loss},
-              {"dropped", report.dropped},
-              {"gather_bytes", report.gather_bytes},
-              {"reduce_bytes", report.reduce_bytes},
-              {"exchange_bytes", report.exchange_bytes},
-              {"inter_node_bytes", report.inter_node_bytes},
-              {"expert_load", load}}
-             .dump());
+  append(Json{
+      {"step", report.step},
+      {"loss", report.loss},
+      {"gradient_norm", report.gradient_norm},
+      {"learning_rate", report.learning_rate},
+      {"tokens_per_s", report.tokens_per_s},
+      {"seconds", report.seconds},
+      {"blocked_seconds", report.blocked_seconds},
+      {"skipped", report.skipped},
+      {"balance_loss", report.balance_loss},
+      {"z_loss", report.z_loss},
+      {"dropped", report.dropped},
+      {"gather_bytes", report.gather_bytes},
+      {"reduce_bytes", report.reduce_bytes},
+      {"exchange_bytes", report.exchange_bytes},
+      {"inter_node_bytes", report.inter_node_bytes},
+      {"expert_load",
+       load}}.dump());
 }
 
 void MetricsLog::write(std::int64_t step, const std::vector<HeldOutLoss>& losses) {

@@ -32,7 +32,8 @@ std::span<float> Optimizer::moment(std::size_t moment, std::size_t unit) {
 double Optimizer::global_norm() {
   double sum = 0;
   for (auto& unit : model_->units()) {
-    sum += kernels::sum_of_squares(unit->gradient().data(), static_cast<std::int64_t>(unit->gradient().size()));
+    sum +=
+        kernels::sum_of_squares(unit->gradient().data(), static_cast<std::int64_t>(unit->gradient().size()));
   }
   all_reduce(model_->world(), std::span<double>(&sum, 1));
   return std::sqrt(sum);
@@ -50,8 +51,8 @@ void Optimizer::step(double learning_rate, double gradient_scale) {
       const float* gradient = unit.gradient().data() + segment.offset;
       const auto moment_at = [&](std::size_t m) { return moment(m, u).data() + segment.offset; };
       if (config_.name == OptimizerKind::kAdamW) {
-        kernels::adamw({learning_rate, config_.beta1, config_.beta2, config_.eps, steps_}, decay, scale, segment.count,
-                       gradient, master, moment_at(0), moment_at(1));
+        kernels::adamw({learning_rate, config_.beta1, config_.beta2, config_.eps, steps_}, decay, scale,
+                       segment.count, gradient, master, moment_at(0), moment_at(1));
       } else {
         kernels::sgd({learning_rate, config_.momentum}, decay, scale, segment.count, gradient, master,
                      moment_names_.empty() ? nullptr : moment_at(0));

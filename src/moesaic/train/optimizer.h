@@ -1,6 +1,7 @@
 // optimizer.h: AdamW or SGD on this rank's shards of a model. Moments fp32, beside the masters.
 //
-// global_norm is collective; step is local. No state depends on how tensors are cut: any layout can take over.
+// global_norm is collective; step is local. No state depends on how tensors are cut: any layout can take
+// over.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class Optimizer {
  public:
   Optimizer(const OptimConfig& config, ShardedModel& model);
 
-  // sqrt of the sum of squares of every gradient of the model, each parameter counted once, summed in fp64. The same on
-  // all ranks. Not finite when any gradient is not.
+  // sqrt of the sum of squares of every gradient of the model, each parameter counted once, summed in fp64.
+  // The same on all ranks. Not finite when any gradient is not.
   double global_norm();
 
   // Applies shard gradients times `gradient_scale`. Call refresh_images() after it.
@@ -42,8 +43,8 @@ class Optimizer {
   std::vector<std::vector<Buffer>> moments_;  // [moment][unit]
 };
 
-// Warm-up from 0 (linear, reaching lr at step warmup_steps), then cosine to final_lr_fraction*lr at the last step, or
-// constant. `step` counts from 0.
+// Warm-up from 0 (linear, reaching lr at step warmup_steps), then cosine to final_lr_fraction*lr at the last
+// step, or constant. `step` counts from 0.
 double learning_rate_at(const OptimConfig& config, std::int64_t step, std::int64_t total_steps);
 
 }  // namespace moesaic

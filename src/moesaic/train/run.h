@@ -24,8 +24,8 @@ struct RunObserver {
   std::function<void(const std::filesystem::path&)> on_checkpoint = [](const std::filesystem::path&) {};
 };
 
-// Continues from trainer.steps_done() to train.steps, or train.stop_at where that is sooner; saves a checkpoint at the
-// end. Evaluates every train.eval_every steps, and at the end when train.steps was reached.
+// Continues from trainer.steps_done() to train.steps, or train.stop_at where that is sooner; saves a
+// checkpoint at the end. Evaluates every train.eval_every steps, and at the end when train.steps was reached.
 void run_training(Trainer& trainer, const std::filesystem::path& run_dir, const RunObserver& observer);
 
 }  // namespace moesaic

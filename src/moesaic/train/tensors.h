@@ -7,7 +7,8 @@
 
 namespace moesaic {
 
-inline at::Tensor rows_of(const std::vector<std::int64_t>& values, std::int64_t sequences, std::int64_t seq_len) {
+inline at::Tensor rows_of(const std::vector<std::int64_t>& values, std::int64_t sequences,
+                          std::int64_t seq_len) {
   at::Tensor tensor = at::empty({sequences, seq_len}, at::kLong);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<std::int64_t>());
   return tensor;

@@ -18,8 +18,11 @@ struct SentBytes {
 };
 
 SentBytes sent_so_far(const ShardedModel& model) {
-  const Traffic gather = model.gather_traffic(), reduce = model.reduce_traffic(), exchange = model.exchange_traffic();
-  const auto bytes = [](const Traffic& traffic) { return traffic.inter_node_bytes + traffic.intra_node_bytes; };
+  const Traffic gather = model.gather_traffic(), reduce = model.reduce_traffic(),
+                exchange = model.exchange_traffic();
+  const auto bytes = [](const Traffic& traffic) {
+    return traffic.inter_node_bytes + traffic.intra_node_bytes;
+  };
   return {bytes(gather), bytes(reduce), bytes(exchange),
           gather.inter_node_bytes + reduce.inter_node_bytes + exchange.inter_node_bytes};
 }
@@ -31,7 +34,8 @@ bool routes_tokens(const LayerStats& stats) { return !stats.chosen.empty(); }
 ParallelOptions parallel_options(const Config& config) {
   ParallelOptions options;
   for (std::int64_t layer = 0; layer < config.model.num_layers; ++layer) {
-    options.experts.push_back(exchanges_tokens(config, layer) ? ExpertsMode::kExchange : ExpertsMode::kGather);
+    options.experts.push_back(exchanges_tokens(config, layer) ? ExpertsMode::kExchange
+                                                              : ExpertsMode::kGather);
   }
   options.exchange_size = static_cast<int>(config.parallel.exchange_size);
   options.dtype = config.train.dtype;
@@ -94,7 +98,8 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
     context.step_tokens = context.step_targets = train.batch_tokens;
     context.micro_tokens = train.batch_tokens / train.accumulation;
     context.first_token = micro * context.micro_tokens + batch.first_sequence * seq_len;
-    loss += train_micro_step(model_, tokens_of(batch, seq_len), targets_of(batch, seq_len), micro == 0, context);
+    loss +=
+        train_micro_step(model_, tokens_of(batch, seq_len), targets_of(batch, seq_len), micro == 0, context);
     std::size_t moe_layer = 0;
     for (const LayerStats& stats : context.stats) {
       if (!routes_tokens(stats)) continue;
@@ -113,7 +118,8 @@ void Trainer::update_biases(const StepReport& report) {
   std::size_t moe_layer = 0;
   for (std::vector<float>& bias : bias_) {
     if (bias.empty()) continue;
-    update_bias(bias, report.chosen[moe_layer++], config_.model.moe.bias_update_rate, config_.model.moe.bias_centred);
+    update_bias(bias, report.chosen[moe_layer++], config_.model.moe.bias_update_rate,
+                config_.model.moe.bias_centred);
   }
 }
 
@@ -149,17 +155,18 @@ StepReport Trainer::step() {
   report.gradient_norm = optimizer_.global_norm();
   const SentBytes after = sent_so_far(model_);
   sum_over_ranks(report, loss,
-                 {after.gather - before.gather, after.reduce - before.reduce, after.exchange - before.exchange,
-                  after.inter_node - before.inter_node});
+                 {after.gather - before.gather, after.reduce - before.reduce,
+                  after.exchange - before.exchange, after.inter_node - before.inter_node});
 
   // Loss and norm are sums over all ranks: every rank sees the same and decides the same.
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (report.skipped) {
     ++position_.skipped_in_a_row;
     if (position_.skipped_in_a_row >= config_.train.max_skipped_steps) {
-      throw NonFinite(fmt::format("step {}: loss {} and gradient norm {}; {} steps in a row were skipped as not finite "
-                                  "(train.max_skipped_steps)",
-                                  report.step, report.loss, report.gradient_norm, position_.skipped_in_a_row));
+      throw NonFinite(
+          fmt::format("step {}: loss {} and gradient norm {}; {} steps in a row were skipped as not finite "
+                      "(train.max_skipped_steps)",
+                      report.step, report.loss, report.gradient_norm, position_.skipped_in_a_row));
     }
   } else {
     position_.skipped_in_a_row = 0;

@@ -1,7 +1,7 @@
 // trainer.h: optimizer steps over a sharded model, evaluation, and the state a checkpoint holds.
 //
-// Collective: every rank makes a Trainer with the same configuration and calls the same members in the same order.
-// Never prints: the caller shows reports.
+// Collective: every rank makes a Trainer with the same configuration and calls the same members in the same
+// order. Never prints: the caller shows reports.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ struct StepReport {
   double loss = 0;        // mean cross-entropy, nats per target token
   double gradient_norm = 0;
   double learning_rate = 0;
-  bool skipped = false;  // non-finite loss or gradient: parameters untouched
-  double balance_loss = 0, z_loss = 0;  // unweighted, means over layers and micro-steps
-  std::int64_t dropped = 0;             // choices lost to capacity
+  bool skipped = false;                           // non-finite loss or gradient: parameters untouched
+  double balance_loss = 0, z_loss = 0;            // unweighted, means over layers and micro-steps
+  std::int64_t dropped = 0;                       // choices lost to capacity
   std::vector<std::vector<std::int64_t>> chosen;  // [MoE layer][E] choices before drops
-  double seconds = 0;                   // this rank
-  double tokens_per_s = 0;              // of the global batch, by this rank's clock
-  double blocked_seconds = 0;           // this rank stood still for gathers and reduces
+  double seconds = 0;                             // this rank
+  double tokens_per_s = 0;                        // of the global batch, by this rank's clock
+  double blocked_seconds = 0;                     // this rank stood still for gathers and reduces
   // Bytes sent by all ranks, by kind.
   std::int64_t gather_bytes = 0, reduce_bytes = 0, exchange_bytes = 0, inter_node_bytes = 0;
 };

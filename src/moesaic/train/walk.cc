@@ -54,9 +54,10 @@ double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at:
       // A leaf of its own graph: autograd stops here, and the walk carries the gradient over.
       inputs[at_i] = outputs[at_i - 1].value.detach().requires_grad_(true);
     }
-    outputs[at_i] = stages[at_i].kind == StageKind::kHead
-                        ? run_head_with_loss(model.config(), stages[at_i], units, inputs[at_i], targets, context)
-                        : run_stage(model.config(), stages[at_i], units, inputs[at_i], context);
+    outputs[at_i] =
+        stages[at_i].kind == StageKind::kHead
+            ? run_head_with_loss(model.config(), stages[at_i], units, inputs[at_i], targets, context)
+            : run_stage(model.config(), stages[at_i], units, inputs[at_i], context);
     if (i != last) model.release(i);  // the head's backward comes next
   }
   const double loss = outputs.back().value.item<double>();
@@ -98,7 +99,8 @@ double evaluate_micro_step(ShardedModel& model, const at::Tensor& tokens, const 
   const at::Tensor hidden = forward_to_head(model, tokens, context, units);
   const int head = static_cast<int>(model.stages().size()) - 1;
   const double loss =
-      run_head_with_loss(model.config(), model.stages().back(), units, hidden, targets, context).value.item<double>();
+      run_head_with_loss(model.config(), model.stages().back(), units, hidden, targets, context)
+          .value.item<double>();
   model.release(head);
   return loss;
 }

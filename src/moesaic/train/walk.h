@@ -1,6 +1,8 @@
-// walk.h: one micro-step through the stages: gather ahead, compute, free behind; backward the same in reverse.
+// walk.h: one micro-step through the stages: gather ahead, compute, free behind; backward the same in
+// reverse.
 //
-// Collective: all ranks call with their own sequences (B may be 0) and contexts that agree on the global facts.
+// Collective: all ranks call with their own sequences (B may be 0) and contexts that agree on the global
+// facts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +18,9 @@ namespace moesaic {
 // bias: [num_layers][E], empty where unused.
 StepContext base_context(const ShardedModel& model, const std::vector<std::vector<float>>& bias);
 
-// Forward and backward. tokens, targets [B,S] int64. Gradients land in the owners' shards: stored by the first
-// micro-step of an optimizer step, added by the others. Returns this rank's share of the cross-entropy (already divided
-// by context.step_targets).
+// Forward and backward. tokens, targets [B,S] int64. Gradients land in the owners' shards: stored by the
+// first micro-step of an optimizer step, added by the others. Returns this rank's share of the cross-entropy
+// (already divided by context.step_targets).
 double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at::Tensor& targets, bool first,
                         StepContext& context);
 
