@@ -12,6 +12,9 @@ import numpy as np
 SOURCE = Path(__file__).resolve().parents[2]
 MOESAIC = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic")
 
+# Exit statuses of an error: of the command line or the configuration; of the work itself.
+MISUSE, FAILURE = 2, 1
+
 # Fields of metrics.jsonl that a clock fills in.
 CLOCKS = {"tokens_per_s", "seconds", "blocked_seconds"}
 
@@ -79,7 +82,8 @@ class Job:
     def __init__(self, *arguments, mpi_ranks=0, **popen):
         launcher = ["mpirun", "-n", str(mpi_ranks), "--oversubscribe", "--bind-to", "none"] if mpi_ranks else []
         self.words = [str(a) for a in arguments]
-        self.process = subprocess.Popen([*launcher, MOESAIC, *self.words], start_new_session=True, text=True,
+        self.process = subprocess.Popen([*launcher, MOESAIC, *self.words], start_new_session=True,
+                                        text=True, errors="surrogateescape",  # a young model writes any bytes
                                         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen})
 
     def __enter__(self):
@@ -119,6 +123,15 @@ def train(config, run_dir, *arguments, ranks=1, mpi=False, **changes):
                   *([] if mpi else ["--ranks", ranks]), *arguments, mpi_ranks=ranks if mpi else 0)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran
+
+
+def refused(status, ran, *words):
+    """It ended with `status` and a message for people on standard error that has all `words`."""
+    assert ran.returncode == status, ran.stdout + ran.stderr
+    for word in words:
+        assert str(word) in ran.stderr
+    assert len(ran.stderr.splitlines()) <= 3 and max(map(len, ran.stderr.split())) < 200, ran.stderr
+    assert "terminate called" not in ran.stderr
 
 
 def metrics(run_dir):
