@@ -65,7 +65,6 @@ struct TrainConfig {
   std::int64_t eval_every = 0;
   std::int64_t eval_tokens = 0;
   std::int64_t max_skipped_steps = 10;
-  std::int64_t log_every = 1;
 };
 
 struct CheckpointConfig {

@@ -299,11 +299,6 @@ SchemaSection train_section(TrainConfig& c) {
            .target = &c.max_skipped_steps,
            .doc = "steps in a row that may be skipped for a non-finite loss or gradient before the run stops",
            .min = 0},
-          {.key = "log_every",
-           .target = &c.log_every,
-           .doc = "steps between progress lines",
-           .unit = "steps",
-           .min = 1},
       }};
 }
 
