@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
-#include <numeric>
 
 #include "bench/benchmarks.h"
+#include "moesaic/core/edit_distance.h"
 #include "moesaic/core/error.h"
 
 namespace moesaic::bench {
@@ -15,28 +15,13 @@ namespace {
 
 std::vector<Benchmark> all_benchmarks() { return {kernels(), collectives()}; }
 
-// Levenshtein distance, for "did you mean".
-std::size_t edits_between(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 // `wanted`, or InvalidArgument with the allowed names and the nearest of them.
 const std::string& choose(const std::string& what, const std::string& wanted,
                           const std::vector<std::string>& names) {
   const auto found = std::find(names.begin(), names.end(), wanted);
   if (found != names.end()) return *found;
   const auto nearest = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-    return edits_between(wanted, a) < edits_between(wanted, b);
+    return edit_distance(wanted, a) < edit_distance(wanted, b);
   });
   throw InvalidArgument(fmt::format("{} '{}' is unknown; expected one of {} (did you mean '{}'?)", what,
                                     wanted, fmt::join(names, ", "), *nearest));

@@ -2,11 +2,22 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "moesaic/cli/commands.h"
 #include "moesaic/train/config.h"
 
 namespace moesaic::cli {
+namespace {
+
+// The defaults name no data, which validate() would refuse, so they are only checked where something is set.
+Config resolve_defaults(const std::vector<std::string>& overrides) {
+  return overrides.empty() ? Config{}
+                           : parse_config("", "defaults", std::filesystem::current_path(), overrides);
+}
+
+}  // namespace
 
 void add_config(CLI::App& app) {
   CLI::App* sub =
@@ -21,7 +32,8 @@ void add_config(CLI::App& app) {
     if (*reference) {
       fmt::print("{}", reference_markdown());
     } else {
-      fmt::print("{}", to_toml(file->empty() ? Config{} : load_config(*file, *overrides)));
+      fmt::print("{}",
+                 to_toml(file->empty() ? resolve_defaults(*overrides) : load_config(*file, *overrides)));
     }
   });
 }

@@ -33,7 +33,10 @@ struct EvalCommand {
         if (talks)
           fmt::print("  {:<20} {:.4f} nats per token ({} tokens)\n", loss.name, loss.loss, loss.tokens);
       }
-      if (!logits_file.empty()) dump_logits(model, bias, dataset, logits_file);
+      if (!logits_file.empty()) {
+        dump_logits(model, bias, dataset, logits_file);
+        if (talks) fmt::print("wrote tokens and logits to {}\n", logits_file.string());
+      }
       std::fflush(stdout);
     });
   }
@@ -46,7 +49,7 @@ void add_eval(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("eval", "loss on the held-out part of each file");
   command->source.add_options(*sub);
   sub->add_option("--max-tokens", command->max_tokens, "held-out tokens per file (0 = all)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000'000}));
   sub->add_option(
       "--logits", command->logits_file,
       "also write tokens [B,S] and logits [B,S,V] of the first held-out windows to this safetensors file");

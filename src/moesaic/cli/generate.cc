@@ -59,9 +59,9 @@ void add_generate(CLI::App& app) {
   sub->add_option("--prompt", command->prompts, "text to continue; give it several times for several prompts")
       ->required();
   sub->add_option("--max-new-tokens", command->max_new_tokens, "tokens to add to each prompt (default 200)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000}));
   sub->add_option("--temperature", command->options.temperature, "0 = greedy (default)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1000.0));
   sub->add_option("--seed", command->options.seed, "seed of the draws (default 0)");
   sub->callback([command] { command->run(); });
 }

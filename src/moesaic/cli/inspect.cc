@@ -90,13 +90,12 @@ void InspectCommand::tokens() const {
 
 void InspectCommand::run() const {
   if (path.extension() == ".toml") return memory_plan();
-  if (path.extension() == ".safetensors" || path.extension() == ".json") return tensors();
+  if (path.filename() == "manifest.json") return checkpoint(path.parent_path());
+  if (path.extension() == ".safetensors" || path.string().ends_with(".index.json")) return tensors();
+  require(path.extension() != ".json", "{} is no safetensors index (*.index.json)", path.string());
   if (!fs::is_directory(path)) return tokens();
   if (fs::exists(path / "manifest.json")) return checkpoint(path);
-  const auto newest = find_newest(fs::exists(path / "checkpoints") ? path / "checkpoints" : path);
-  require(newest.has_value(), "{} is neither a checkpoint nor a run directory with a complete one",
-          path.string());
-  checkpoint(*newest);
+  checkpoint(newest_checkpoint(fs::exists(path / "checkpoints") ? path / "checkpoints" : path));
 }
 
 }  // namespace
@@ -111,7 +110,7 @@ void add_inspect(CLI::App& app) {
       ->required()
       ->check(CLI::ExistingPath);
   sub->add_option("--ranks", command->ranks, "world size of the memory plan (default: as configured)")
-      ->check(CLI::PositiveNumber);
+      ->check(kRanks);
   sub->add_option("--format", command->format, "of a token file: bytes, uint8, uint16, uint32")
       ->check(CLI::IsMember({"bytes", "uint8", "uint16", "uint32"}));
   sub->add_flag("--verbose", command->verbose, "every tensor; the checkpoint's configuration");

@@ -56,7 +56,9 @@ void launch_mpi(const Config& config, const std::function<void(Communicator&)>& 
     body(world);
   } catch (const std::exception& error) {
     // Said here, before the abort: the launcher may kill this process at any moment after it.
-    fmt::print(stderr, "moesaic: rank {}: {}\n", transport->rank(), error.what());
+    const std::string what = error.what();
+    const bool named = what.starts_with("rank ");  // agreed on by all ranks
+    fmt::print(stderr, "moesaic: {}{}\n", named ? "" : fmt::format("rank {}: ", transport->rank()), what);
     std::fflush(stderr);
     transport->abort(error.what());
     throw;
@@ -68,6 +70,8 @@ void launch_mpi(const Config& config, const std::function<void(Communicator&)>& 
 bool under_mpi() {
   return number_from_environment({"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) >= 0;
 }
+
+int mpi_size() { return number_from_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}); }
 
 bool speaks() {
   return number_from_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) <= 0;

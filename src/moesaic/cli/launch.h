@@ -11,6 +11,10 @@ namespace moesaic::cli {
 // True inside mpirun or srun (their environment variables say so).
 bool under_mpi();
 
+// Ranks of the MPI job this process belongs to, where the environment says so; else -1. Usable before
+// launch().
+int mpi_size();
+
 // True on the process that talks to the user: always for threads, rank 0 under MPI. Usable before launch().
 bool speaks();
 

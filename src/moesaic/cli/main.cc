@@ -1,14 +1,18 @@
 // moesaic: train, evaluate, sample from and look into Mixture-of-Experts models.
 //
 // Exit status: 0 done; 1 something failed while working; 2 the command line or the configuration is wrong.
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "moesaic/cli/commands.h"
 #include "moesaic/cli/launch.h"
+#include "moesaic/core/edit_distance.h"
 #include "moesaic/core/error.h"
 
 namespace {
@@ -18,6 +22,19 @@ int fail(const std::exception& error, int status) {
   if (!moesaic::cli::under_mpi() || moesaic::cli::speaks())
     fmt::print(stderr, "moesaic: error: {}\n", error.what());
   return status;
+}
+
+// CLI11 only says that a subcommand is required.
+void require_known_subcommand(const CLI::App& app, const std::string& word) {
+  if (word.empty() || word.starts_with("-")) return;
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
+  if (std::ranges::find(names, word) != names.end()) return;
+  const std::string nearest = *std::ranges::min_element(
+      names, {}, [&](const std::string& name) { return moesaic::edit_distance(name, word); });
+  throw moesaic::InvalidArgument(fmt::format("unknown subcommand '{}', expected one of {}; did you mean {}?",
+                                             word, fmt::join(names, ", "), nearest));
 }
 
 }  // namespace
@@ -36,6 +53,7 @@ int main(int argc, char** argv) {
   moesaic::cli::add_inspect(app);
   moesaic::cli::add_config(app);
   try {
+    require_known_subcommand(app, argc > 1 ? argv[1] : "");
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int status = app.exit(error);

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 
+#include "moesaic/cli/launch.h"
 #include "moesaic/core/error.h"
 #include "moesaic/train/checkpoint_dir.h"
 
@@ -14,29 +16,45 @@ void RunSource::add_options(CLI::App& command) {
   command.add_option("--checkpoint", checkpoint, "a checkpoint directory (default: the newest complete one)");
   command.add_option("--set", overrides, "override a configuration key: section.key=value");
   command.add_option("--ranks", ranks, "ranks, as threads of this process (default: as configured)")
-      ->check(CLI::PositiveNumber);
+      ->check(kRanks);
 }
 
 Config RunSource::load() const {
-  const std::filesystem::path file = run_dir / "config.toml";
-  if (!std::filesystem::exists(file)) {
-    throw InvalidArgument(fmt::format("{} does not exist; is {} the --run-dir of a training run?",
-                                      file.string(), run_dir.string()));
-  }
-  Config config = load_config(file, overrides);
+  Config config = load_config(config_of_run(run_dir), overrides);
   set_ranks(config, ranks);
   return config;
 }
 
 std::filesystem::path RunSource::find() const {
-  if (!checkpoint.empty()) return checkpoint;
-  const auto newest = find_newest(run_dir / "checkpoints");
-  if (!newest) throw IoError(fmt::format("no complete checkpoint in {}", (run_dir / "checkpoints").string()));
-  return *newest;
+  return checkpoint.empty() ? newest_checkpoint(run_dir / "checkpoints") : checkpoint;
+}
+
+std::filesystem::path config_of_run(const std::filesystem::path& run_dir) {
+  std::filesystem::path file = run_dir / "config.toml";
+  require(std::filesystem::exists(file), "{} does not exist; is {} the --run-dir of a training run?",
+          file.string(), run_dir.string());
+  return file;
+}
+
+std::filesystem::path newest_checkpoint(const std::filesystem::path& checkpoints) {
+  if (const auto newest = find_newest(checkpoints)) return *newest;
+  std::vector<std::filesystem::path> damaged;
+  if (std::filesystem::is_directory(checkpoints)) {
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
+      if (entry.is_directory() && entry.path().extension() != ".tmp") damaged.push_back(entry.path());
+    }
+  }
+  if (damaged.empty()) throw IoError(fmt::format("no checkpoint in {}", checkpoints.string()));
+  const std::filesystem::path newest = *std::ranges::max_element(damaged);
+  verify_checkpoint(newest);  // says which file, what was got and what was expected
+  throw CorruptData(fmt::format("{} is not a complete checkpoint", newest.string()));
 }
 
 void set_ranks(Config& config, int ranks) {
-  if (ranks > 0) config.parallel.ranks = ranks;
+  if (ranks == 0) return;
+  const int size = mpi_size();
+  require(size < 0 || size == ranks, "--ranks {} but the MPI job has {} ranks", ranks, size);
+  config.parallel.ranks = ranks;
 }
 
 std::filesystem::path default_run_dir(const std::filesystem::path& config_file) {

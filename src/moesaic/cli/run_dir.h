@@ -25,8 +25,18 @@ struct RunSource {
   std::filesystem::path find() const;
 };
 
-// Applies --ranks: threads of this process; under MPI it must agree with the job (checked by launch).
+// Applies --ranks: threads of this process. InvalidArgument under MPI when the job has another size.
 void set_ranks(Config& config, int ranks);
+
+// Allowed values of --ranks.
+inline const CLI::Range kRanks(1, 65536);
+
+// config.toml of a run. InvalidArgument when the directory holds no run.
+std::filesystem::path config_of_run(const std::filesystem::path& run_dir);
+
+// The newest complete checkpoint in `checkpoints`. IoError when there is none; CorruptData saying what is
+// wrong with the newest one when there are only damaged ones.
+std::filesystem::path newest_checkpoint(const std::filesystem::path& checkpoints);
 
 // "runs/<time>-<config name>"
 std::filesystem::path default_run_dir(const std::filesystem::path& config_file);

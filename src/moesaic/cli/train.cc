@@ -1,5 +1,7 @@
 #include <fmt/core.h>
 
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -19,6 +21,16 @@
 
 namespace moesaic::cli {
 namespace {
+
+// Set by SIGTERM: save and end after this step.
+std::atomic<bool> terminated = false;
+
+// Also one that never completed a checkpoint, or whose only one is damaged.
+bool holds_a_run(const std::filesystem::path& dir) {
+  return std::filesystem::exists(dir / "metrics.jsonl") ||
+         (std::filesystem::is_directory(dir / "checkpoints") &&
+          !std::filesystem::is_empty(dir / "checkpoints"));
+}
 
 struct TrainCommand {
   std::filesystem::path config_file, run_dir;
@@ -55,17 +67,13 @@ std::filesystem::path agree_on(Communicator& world, const std::filesystem::path&
 void TrainCommand::on_rank(Communicator& world, const Config& config,
                            const std::filesystem::path& dir) const {
   const bool talks = world.rank() == 0;
-  require(!under_mpi() || ranks == 0 || ranks == world.size(), "--ranks {} but the MPI job has {} ranks",
-          ranks, world.size());
   const std::filesystem::path run_directory = agree_on(world, dir);
   if (talks) print_plan(config, world.size());
   Trainer trainer(config, world);
   if (resume) {
-    const auto newest = find_newest(run_directory / "checkpoints");
-    if (!newest)
-      throw IoError(fmt::format("nothing to resume in {}", (run_directory / "checkpoints").string()));
-    load_checkpoint(trainer, *newest);
-    if (talks) fmt::print("resuming after step {} from {}\n", trainer.steps_done(), newest->string());
+    const std::filesystem::path newest = newest_checkpoint(run_directory / "checkpoints");
+    load_checkpoint(trainer, newest);
+    if (talks) fmt::print("resuming after step {} from {}\n", trainer.steps_done(), newest.string());
   } else {
     trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
   }
@@ -75,6 +83,7 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
   }
 
   RunObserver observer;
+  observer.stop_requested = [] { return terminated.load(); };
   std::optional<ProgressBar> bar;
   if (talks) {
     bar.emplace(trainer.steps_done() + 1, config.train.steps);
@@ -82,20 +91,27 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
     observer.on_evaluation = print_losses;
   }
   run_training(trainer, run_directory, observer);
-  if (talks) fmt::print("done: {} steps, checkpoint in {}\n", trainer.steps_done(), run_directory.string());
+  bar.reset();
+  if (!talks) return;
+  fmt::print("{} {} of {} steps, checkpoints in {}\n",
+             trainer.steps_done() == config.train.steps ? "done:" : "stopped after", trainer.steps_done(),
+             config.train.steps, (run_directory / "checkpoints").string());
 }
 
 void TrainCommand::run() const {
   require(!config_file.empty() || (resume && !run_dir.empty()),
           "train needs --config FILE, or --run-dir DIR --resume to continue a run");
   require(!resume || !run_dir.empty(), "--resume needs the --run-dir of the run to continue");
-  Config config = load_config(config_file.empty() ? run_dir / "config.toml" : config_file, overrides);
+  Config config = load_config(config_file.empty() ? config_of_run(run_dir) : config_file, overrides);
   set_ranks(config, ranks);
+  const Dataset readable(config.data,
+                         config.model.vocab_size);  // bad token files are found before any rank starts
   const std::filesystem::path dir = run_dir.empty() ? default_run_dir(config_file) : run_dir;
   // A run is never overwritten.
-  require(resume || !find_newest(dir / "checkpoints"),
+  require(resume || !holds_a_run(dir),
           "{} already holds a training run; continue it with --resume or choose another --run-dir",
           dir.string());
+  std::signal(SIGTERM, [](int) { terminated = true; });
   launch(config, [&](Communicator& world) { on_rank(world, config, dir); });
 }
 
@@ -109,7 +125,7 @@ void add_train(CLI::App& app) {
   sub->add_option("--run-dir", command->run_dir, "where the run is kept (default: runs/<time>-<config>)");
   sub->add_option("--set", command->overrides, "override a configuration key: section.key=value");
   sub->add_option("--ranks", command->ranks, "ranks, as threads of this process (default: parallel.ranks)")
-      ->check(CLI::PositiveNumber);
+      ->check(kRanks);
   sub->add_flag("--resume", command->resume, "continue from the newest complete checkpoint of --run-dir");
   sub->callback([command] { command->run(); });
 }

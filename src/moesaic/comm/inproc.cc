@@ -231,7 +231,10 @@ Failure current_failure(int rank) {
   Failure failure;
   const auto keep = [&](const char* what, auto make) {
     failure.what = what;
-    failure.error = std::make_exception_ptr(make(fmt::format("rank {}: {}", rank, what)));
+    // What all ranks agreed on names its rank already.
+    const bool named = failure.what.starts_with("rank ");
+    failure.error =
+        std::make_exception_ptr(make(named ? failure.what : fmt::format("rank {}: {}", rank, what)));
   };
   try {
     throw;

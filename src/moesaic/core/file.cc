@@ -82,6 +82,9 @@ void File::sync() {
 
 MappedFile::MappedFile(const fs::path& path) {
   const File file = File::open(path);
+  if (!fs::is_regular_file(path)) {
+    throw InvalidArgument(fmt::format("{} is a folder or a device, expected a file", path.string()));
+  }
   const auto size = static_cast<std::size_t>(file.size());
   if (size == 0) return;  // an empty file cannot be mapped
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);

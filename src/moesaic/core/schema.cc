@@ -8,6 +8,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "moesaic/core/edit_distance.h"
 #include "moesaic/core/error.h"
 
 namespace moesaic {
@@ -19,22 +20,6 @@ struct Overloaded : Handlers... {
 };
 template <typename... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
-
-// Single insertions, deletions and substitutions between two names.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
 
 std::string nearest_section(const Schema& schema, std::string_view name) {
   const auto nearest = std::ranges::min_element(

@@ -26,12 +26,12 @@ void check(const ModelConfig& config, const std::vector<Prompt>& prompts, const 
   require(std::isfinite(options.temperature) && options.temperature >= 0,
           "generate: temperature is {}, expected 0 (greedy) or more", options.temperature);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    require(!prompts[i].tokens.empty(), "generate: prompt {} is empty, expected at least one token", i);
+    require(!prompts[i].tokens.empty(), "generate: prompt {} is empty, expected at least one token", i + 1);
     require(prompts[i].max_new_tokens >= 0, "generate: prompt {} asks for {} new tokens, expected 0 or more",
-            i, prompts[i].max_new_tokens);
+            i + 1, prompts[i].max_new_tokens);
     for (const std::int64_t token : prompts[i].tokens) {
-      require(token >= 0 && token < config.vocab_size, "generate: prompt {} has token {}, expected 0..{}", i,
-              token, config.vocab_size - 1);
+      require(token >= 0 && token < config.vocab_size, "generate: prompt {} has token {}, expected 0..{}",
+              i + 1, token, config.vocab_size - 1);
     }
   }
 }

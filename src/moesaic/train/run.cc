@@ -1,9 +1,11 @@
 #include "moesaic/train/run.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <optional>
 
+#include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
 #include "moesaic/train/checkpoint.h"
 #include "moesaic/train/metrics.h"
@@ -13,10 +15,25 @@ namespace {
 
 bool every(std::int64_t interval, std::int64_t step) { return interval > 0 && step % interval == 0; }
 
-void write_config(const Config& config, const std::filesystem::path& file) {
+// Without stop_at: it ends one invocation, and must not hold back the resumed one.
+void write_config(Config config, const std::filesystem::path& file) {
+  config.train.stop_at = 0;
   std::ofstream out(file, std::ios::binary | std::ios::trunc);
   out << to_toml(config);
   if (!out.flush()) throw IoError(fmt::format("cannot write {}", file.string()));
+}
+
+void create_folders(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError(fmt::format("cannot create {}: {}", folder.string(), error.message()));
+}
+
+// Whether any rank was asked to stop: they must all leave after the same step.
+bool anyone_stops(Communicator& world, bool here) {
+  std::int64_t count = here ? 1 : 0;
+  all_reduce(world, std::span<std::int64_t>(&count, 1));
+  return count > 0;
 }
 
 }  // namespace
@@ -28,7 +45,7 @@ void run_training(Trainer& trainer, const std::filesystem::path& run_dir, const 
   const std::filesystem::path checkpoints = run_dir / "checkpoints";
   std::optional<MetricsLog> metrics;
   if (trainer.world().rank() == 0) {
-    std::filesystem::create_directories(checkpoints);
+    create_folders(checkpoints);
     write_config(config, run_dir / "config.toml");
     metrics.emplace(run_dir / "metrics.jsonl", trainer.steps_done());
   }
@@ -40,18 +57,16 @@ void run_training(Trainer& trainer, const std::filesystem::path& run_dir, const 
   };
   const auto save = [&] { observer.on_checkpoint(save_checkpoint(trainer, checkpoints)); };
 
-  bool saved = trainer.steps_done() > 0, evaluated = false;
-  while (trainer.steps_done() < end) {
+  for (bool stop = false; !stop && trainer.steps_done() < end;) {
     const StepReport report = trainer.step();
     if (metrics) metrics->write(report);
     observer.on_step(report);
-    evaluated = every(config.train.eval_every, report.step);
-    if (evaluated) evaluate();
-    saved = every(config.checkpoint.every, report.step);
-    if (saved) save();
+    stop = anyone_stops(trainer.world(), observer.stop_requested());
+    const bool last = stop || report.step == end;
+    // Evaluate, then save: a run killed between the two does the last steps again, evaluation included.
+    if (every(config.train.eval_every, report.step) || report.step == config.train.steps) evaluate();
+    if (every(config.checkpoint.every, report.step) || last) save();
   }
-  if (!saved) save();
-  if (!evaluated && trainer.steps_done() == config.train.steps) evaluate();
 }
 
 }  // namespace moesaic

@@ -22,6 +22,8 @@ struct RunObserver {
   std::function<void(std::int64_t step, const std::vector<HeldOutLoss>&)> on_evaluation =
       [](std::int64_t, const std::vector<HeldOutLoss>&) {};
   std::function<void(const std::filesystem::path&)> on_checkpoint = [](const std::filesystem::path&) {};
+  // Asked after every step on every rank; true on any rank saves and ends the run, as train.stop_at does.
+  std::function<bool()> stop_requested = [] { return false; };
 };
 
 // Continues from trainer.steps_done() to train.steps, or train.stop_at where that is sooner; saves a
