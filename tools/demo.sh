@@ -7,4 +7,4 @@ run_dir=runs/demo-$(date +%Y%m%d-%H%M%S)
 
 "$binary" train --config configs/demo.toml --run-dir "$run_dir"
 "$binary" eval --run-dir "$run_dir"
-"$binary" generate --run-dir "$run_dir" --prompt "ROMEO:"
+"$binary" generate --run-dir "$run_dir" --prompt "ROMEO:" --prompt "KING HENRY:" --max-new-tokens 300 --temperature 0.7 --seed 1

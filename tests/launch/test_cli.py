@@ -140,7 +140,7 @@ def test_a_missing_token_file_is_named(tmp_path):
 
 
 def test_a_folder_is_no_token_file(tmp_path):
-    refused(FAILURE, try_to_train(tmp_path, data__files=[str(tmp_path)]), tmp_path, "directory")
+    refused(MISUSE, try_to_train(tmp_path, data__files=[str(tmp_path)]), tmp_path, "folder", "expected a file")
 
 
 @pytest.mark.parametrize("content, changes, words", [
@@ -176,8 +176,8 @@ def test_a_directory_without_a_run_is_misuse(tmp_path, command):
 def test_a_run_directory_without_a_checkpoint_is_named(tmp_path):
     config = write_config(tmp_path)
     (tmp_path / "config.toml").write_text(config.read_text())
-    refused(FAILURE, moesaic("eval", "--run-dir", tmp_path), "no complete checkpoint", tmp_path / "checkpoints")
-    refused(FAILURE, moesaic("train", "--run-dir", tmp_path, "--resume"), "nothing to resume", tmp_path / "checkpoints")
+    refused(FAILURE, moesaic("eval", "--run-dir", tmp_path), "no checkpoint", tmp_path / "checkpoints")
+    refused(FAILURE, moesaic("train", "--run-dir", tmp_path, "--resume"), "no checkpoint", tmp_path / "checkpoints")
 
 
 def test_resume_of_a_finished_run_changes_nothing(tmp_path):

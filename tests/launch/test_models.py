@@ -147,12 +147,18 @@ def test_inspect_reads_token_files(tmp_path):
     refused(MISUSE, moesaic("inspect", file, "--format", "uint32"), "6 bytes", "multiple of 4")
 
 
-def test_inspect_refuses_what_it_does_not_know(tmp_path, trained):
+def test_inspect_refuses_what_it_does_not_know(tmp_path):
     refused(MISUSE, moesaic("inspect", tmp_path / "absent"), tmp_path / "absent", "not exist")
     refused(MISUSE, moesaic("inspect", tmp_path), tmp_path, "neither a checkpoint nor a run")
     # Any other .json is not an index, and not a safetensors file with a header of 2^61 bytes either.
-    manifest = moesaic("inspect", newest_checkpoint(trained) / "manifest.json")
-    assert manifest.returncode != 0 and "weight_map" in manifest.stderr, manifest.stderr
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    refused(MISUSE, moesaic("inspect", other), other, "no safetensors index")
+
+
+def test_a_manifest_stands_for_its_checkpoint(trained):
+    shown = moesaic("inspect", newest_checkpoint(trained) / "manifest.json")
+    assert shown.returncode == 0 and "every file has the size and the checksum" in shown.stdout
 
 
 # ---- checkpoints that something has happened to ----

@@ -20,6 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool holds_checkpoints(const fs::path& folder) {
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    return entry.path().filename().string().starts_with("step-");
+  });
+}
+
 struct InspectCommand {
   fs::path path;
   int ranks = 0;
@@ -95,6 +101,8 @@ void InspectCommand::run() const {
   require(path.extension() != ".json", "{} is no safetensors index (*.index.json)", path.string());
   if (!fs::is_directory(path)) return tokens();
   if (fs::exists(path / "manifest.json")) return checkpoint(path);
+  require(holds_checkpoints(path) || fs::exists(path / "checkpoints"),
+          "{} is neither a checkpoint nor a run directory with checkpoints", path.string());
   checkpoint(newest_checkpoint(fs::exists(path / "checkpoints") ? path / "checkpoints" : path));
 }
 
