@@ -134,7 +134,7 @@ TEST(Executor, RefusesSchedulesThatLeaveTheirBuffers) {
   EXPECT_SAYS(executing({.kind = OpKind::kSend, .peer = 0, .source = wrapped}), "of a buffer of 4");
   EXPECT_SAYS(executing({.kind = OpKind::kReceive, .peer = 0, .target = whole}), "writes to the input");
   EXPECT_SAYS(executing({.kind = OpKind::kReceive, .peer = 1}), "names peer 1; the group has 1 ranks");
-  EXPECT_SAYS(executing({.kind = OpKind::kReceive, .peer = 0, .slot = 1024}), "slot 1024, not in 0..1023");
+  EXPECT_SAYS(executing({.kind = OpKind::kReceive, .peer = 0, .slot = 64}), "slot 64, not in 0..63");
   EXPECT_SAYS(executing({.kind = OpKind::kNotify, .after = {0}}), "depends on 0, which is not before it");
   EXPECT_SAYS(executing({.kind = OpKind::kSum, .target = {BufferId::kOutput, 0, 8}, .parts = {{past}}}),
               "touches");

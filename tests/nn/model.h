@@ -108,7 +108,7 @@ struct Pass {
 struct PassOptions {
   at::ScalarType dtype = at::kFloat;
   bool training = true;
-  std::int64_t micro_tokens = 0, step_tokens = 0, step_targets = 0;
+  std::int64_t step_tokens = 0, step_targets = 0;
   std::int64_t step = 3;
   // Changes parameters before use: unit name and tensors.
   std::function<void(const std::string&, UnitTensors&)> edit;
@@ -134,7 +134,6 @@ inline Pass run_pass(const ModelConfig& config, const Batch& batch, Communicator
   context.seed = 5;
   context.step = options.step;
   context.first_token = batch.first_sequence * batch.ids.size(1);
-  context.micro_tokens = options.micro_tokens;
   context.step_tokens = options.step_tokens;
   context.step_targets = options.step_targets;
   context.mask = batch.mask;
@@ -195,8 +194,7 @@ inline Pass run_pass(const ModelConfig& config, const Batch& batch, Communicator
 // The sum over ranks of a pass in which rank r has sequences_of_rank[r] sequences of the batch, in order.
 inline Pass run_ranks(const ModelConfig& config, const Batch& batch,
                       const std::vector<std::int64_t>& sequences_of_rank, PassOptions options = {}) {
-  if (options.micro_tokens == 0) options.micro_tokens = batch.routed();
-  if (options.step_tokens == 0) options.step_tokens = options.micro_tokens;
+  if (options.step_tokens == 0) options.step_tokens = batch.routed();
   if (options.step_targets == 0) options.step_targets = (batch.targets >= 0).sum().item<std::int64_t>();
   const auto ranks = static_cast<int>(sequences_of_rank.size());
   std::vector<Pass> passes(sequences_of_rank.size());

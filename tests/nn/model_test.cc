@@ -168,7 +168,7 @@ TEST(Model, NonFiniteLogitsAreAnErrorOnEveryRankNamingLayerRankAndToken) {
   std::vector<std::string> messages(2);
   run_world(Topology::one_node(2), [&](Communicator& world) {
     PassOptions options;
-    options.step_tokens = options.micro_tokens = 16;
+    options.step_tokens = 16;
     options.step_targets = 15;
     if (world.rank() == 1) {  // a weight that only this rank sees as broken
       options.edit = [](const std::string& name, UnitTensors& tensors) {

@@ -26,7 +26,7 @@ void alone(const ModelConfig& config, std::int64_t num_tokens,
     at::set_num_threads(1);
     const auto placement = Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), 1, 1);
     StepContext context;
-    context.micro_tokens = context.step_tokens = context.step_targets = num_tokens;
+    context.step_tokens = context.step_targets = num_tokens;
     context.world = &world;
     context.routes.assign(static_cast<std::size_t>(config.num_layers), {&world, &placement});
     context.stats.resize(static_cast<std::size_t>(config.num_layers));

@@ -88,10 +88,13 @@ TEST(UnitLayout, TheLastShardsMayBeEmpty) {
   EXPECT_TRUE(layout.shard_segments(6).empty());
 }
 
-TEST(MemoryPlan, OneRankGathersNothing) {
+// One rank gathers nothing; what is in flight is the gradients of the two largest neighbouring stages.
+TEST(MemoryPlan, OneRankHoldsOnlyGradientsInFlight) {
   const ModelConfig config = small_model();
   const ParallelOptions options{std::vector(2, ExpertsMode::kGather), 0, DType::kF32};
-  EXPECT_EQ(plan_memory(config, options, 1, 2, 16).gathered, 0);
+  const MemoryPlan one = plan_memory(config, options, 1, 2, 16), two = plan_memory(config, options, 2, 2, 16);
+  EXPECT_GT(one.gathered, 0);
+  EXPECT_EQ(two.gathered, 2 * one.gathered);
 }
 
 }  // namespace

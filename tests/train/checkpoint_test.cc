@@ -145,24 +145,54 @@ TEST_F(Checkpoint, OneOfAnotherModelIsRefusedNamingTheTensor) {
   EXPECT_THROW(load(adam, saved), InvalidArgument);
 }
 
-TEST_F(Checkpoint, AFlippedByteIsFoundOnAllRanksBeforeAnythingIsLoaded) {
+TEST_F(Checkpoint, ResumingARunOfAnotherConfigurationNamesTheKey) {
+  const fs::path saved = save_after(config_, 1);
+  const auto refused = [&](const std::string& key, const std::function<void(Config&)>& change) {
+    Config other = config_;
+    change(other);
+    try {
+      load(other, saved);
+      ADD_FAILURE() << key << ": loaded";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(key + " is "), std::string::npos) << error.what();
+    }
+  };
+  refused("moe.top_k", [](Config& c) { c.model.moe.gate.top_k = 1; });
+  refused("model.num_heads", [](Config& c) { c.model.num_heads = 1; });
+  refused("model.rope_theta", [](Config& c) { c.model.rope_theta = 7; });
+  refused("train.seed", [](Config& c) { c.train.seed = 99; });
+  refused("data.held_out_fraction", [](Config& c) { c.data.held_out_fraction = 0.2; });
+  Config longer = config_;  // what a resumed run may change
+  longer.train.steps = 50;
+  longer.optim.lr = 0.1;
+  EXPECT_EQ(load(longer, saved).position.steps_done, 1);
+}
+
+TEST_F(Checkpoint, AFlippedByteInAnyFileIsFoundOnAllRanksBeforeAnythingIsLoaded) {
   const Config two = with_layout(config_, {"", 2, {"exchange"}});
   const fs::path saved = save_after(two, 1);
-  const fs::path file = saved / "model-00001-of-00002.safetensors";
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(-5, std::ios::end);
-  const auto at = stream.tellg();
-  const char byte = static_cast<char>(stream.get() ^ 1);
-  stream.seekp(at);
-  stream.put(byte);
-  stream.close();
-  try {
-    load(two, saved);
-    FAIL() << "loaded";
-  } catch (const CorruptData& error) {
-    EXPECT_NE(std::string(error.what()).find("model-00001-of-00002.safetensors"), std::string::npos)
-        << error.what();
+  for (const char* name : {"model-00001-of-00002.safetensors", "optimizer-00000-of-00002.safetensors",
+                           "optimizer.safetensors.index.json"}) {
+    for (const std::int64_t at :
+         {std::int64_t{12}, std::int64_t{60}}) {  // in the headers; the CRC covers all alike
+      const auto flip = [&] {
+        std::fstream stream(saved / name, std::ios::in | std::ios::out | std::ios::binary);
+        stream.seekg(at);
+        const char byte = static_cast<char>(stream.get() ^ 1);
+        stream.seekp(at);
+        stream.put(byte);
+      };
+      flip();
+      try {
+        load(two, saved);
+        ADD_FAILURE() << name << ": loaded";
+      } catch (const CorruptData& error) {
+        EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+      }
+      flip();
+    }
   }
+  EXPECT_EQ(load(two, saved).position.steps_done, 1);
 }
 
 TEST_F(Checkpoint, AFolderThatCannotBeWrittenFailsOnAllRanksAndLosesNothing) {

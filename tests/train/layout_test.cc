@@ -84,6 +84,15 @@ TEST(Layouts, AdamWWithTiedEmbeddingsSharedExpertsAndADenseLayerAgreesToo) {
   }
 }
 
+TEST(Layouts, SgdWithoutMomentumTrains) {
+  const TempFolder folder;
+  Config config = small_config(write_text(folder.path()));
+  config.optim.momentum = 0;
+  const Outcome one = train(config, 5), three = train(with_layout(config, {"", 3, {"gather"}}), 5);
+  EXPECT_LT(one.steps.back().loss, one.steps.front().loss);
+  EXPECT_NEAR(three.steps.back().loss, one.steps.back().loss, 1e-4 * one.steps.back().loss);
+}
+
 TEST(Layouts, BiasBalancingAgreesExactlyInCounts) {
   const TempFolder folder;
   Config config = small_config(write_text(folder.path()));

@@ -9,6 +9,7 @@
 #include "moesaic/comm/inproc.h"
 #include "moesaic/comm/mpi.h"
 #include "moesaic/core/error.h"
+#include "moesaic/core/rank_prefix.h"
 #include "moesaic/train/threads.h"
 
 namespace moesaic::cli {
@@ -44,10 +45,6 @@ void launch_mpi(const Config& config, const std::function<void(Communicator&)>& 
   const std::unique_ptr<Transport> transport = make_mpi_transport();
   try {
     const int size = transport->world_size();
-    const int expected = number_from_environment({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
-    require(size > 1 || expected <= 1,
-            "{} tasks were started but MPI sees one rank in each; start with `srun --mpi=pmix` or mpirun",
-            expected);
     limit_compute_threads(static_cast<int>(config.parallel.threads_per_rank));
     Communicator world(
         *transport,
@@ -56,9 +53,7 @@ void launch_mpi(const Config& config, const std::function<void(Communicator&)>& 
     body(world);
   } catch (const std::exception& error) {
     // Said here, before the abort: the launcher may kill this process at any moment after it.
-    const std::string what = error.what();
-    const bool named = what.starts_with("rank ");  // agreed on by all ranks
-    fmt::print(stderr, "moesaic: {}{}\n", named ? "" : fmt::format("rank {}: ", transport->rank()), what);
+    fmt::print(stderr, "moesaic: {}\n", with_rank(transport->rank(), error.what()));
     std::fflush(stderr);
     transport->abort(error.what());
     throw;
@@ -67,17 +62,17 @@ void launch_mpi(const Config& config, const std::function<void(Communicator&)>& 
 
 }  // namespace
 
-bool under_mpi() {
-  return number_from_environment({"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) >= 0;
-}
+bool under_mpi() { return number_from_environment({"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) >= 0; }
 
 int mpi_size() { return number_from_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}); }
 
-bool speaks() {
-  return number_from_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) <= 0;
-}
+bool speaks() { return number_from_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) <= 0; }
 
 void launch(const Config& config, const std::function<void(Communicator&)>& body) {
+  // A batch script is one task; srun without an MPI plug-in starts many that know nothing of each other.
+  const int tasks = number_from_environment({"SLURM_STEP_NUM_TASKS"});
+  require(under_mpi() || tasks <= 1, "{} tasks were started without MPI; use `srun --mpi=pmix` or mpirun",
+          tasks);
   if (under_mpi()) {
     launch_mpi(config, body);
   } else {

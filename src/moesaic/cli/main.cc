@@ -17,10 +17,11 @@
 
 namespace {
 
-// Under MPI launch() has named rank and reason already, and the job is ending.
+// Under MPI every rank reads the same command line and configuration, so one speaks of those; what only one
+// rank's machine lacks, that rank says.
 int fail(const std::exception& error, int status) {
-  if (!moesaic::cli::under_mpi() || moesaic::cli::speaks())
-    fmt::print(stderr, "moesaic: error: {}\n", error.what());
+  const bool misuse = status == 2;
+  if (!misuse || moesaic::cli::speaks()) fmt::print(stderr, "moesaic: error: {}\n", error.what());
   return status;
 }
 

@@ -13,13 +13,13 @@
 
 namespace moesaic {
 
-// A tag: channel (4 bits), sequence number of the operation on its communicator (17), slot within its
-// schedule (10). The sequence wraps after 131,072 operations. That is harmless: messages with equal tags
-// match in the order they were posted, and no member can be 131,072 operations ahead of another.
+// A tag: channel (4 bits), sequence number of the operation on its communicator (13), slot within its
+// schedule (6). Together 23 bits: Open MPI over UCX (InfiniBand) allows no more. The sequence wraps after
+// 8,192 operations. That is harmless: messages with equal tags match in the order they were posted.
 inline constexpr int kChannelBits = 4;
-inline constexpr int kSequenceBits = 17;
-inline constexpr int kSlotBits = 10;
-static_assert(kChannelBits + kSequenceBits + kSlotBits == 31);
+inline constexpr int kSequenceBits = 13;
+inline constexpr int kSlotBits = 6;
+static_assert(kChannelBits + kSequenceBits + kSlotBits == kTagBits);
 
 struct Communicator::State {
   Transport* transport;

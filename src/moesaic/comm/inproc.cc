@@ -14,6 +14,7 @@
 
 #include "moesaic/comm/pulse.h"
 #include "moesaic/core/error.h"
+#include "moesaic/core/rank_prefix.h"
 
 namespace moesaic {
 namespace {
@@ -231,10 +232,7 @@ Failure current_failure(int rank) {
   Failure failure;
   const auto keep = [&](const char* what, auto make) {
     failure.what = what;
-    // What all ranks agreed on names its rank already.
-    const bool named = failure.what.starts_with("rank ");
-    failure.error =
-        std::make_exception_ptr(make(named ? failure.what : fmt::format("rank {}: {}", rank, what)));
+    failure.error = std::make_exception_ptr(make(with_rank(rank, failure.what)));
   };
   try {
     throw;

@@ -120,6 +120,13 @@ void MpiEngine::start() {
     MPI_Comm_dup(MPI_COMM_WORLD, comm);
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
   }
+  int* highest_tag = nullptr;
+  int known = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest_tag, &known);
+  if (known != 0 && *highest_tag < (1 << kTagBits) - 1) {
+    throw Error(fmt::format("this MPI allows tags up to {}, expected at least {}", *highest_tag,
+                            (1 << kTagBits) - 1));
+  }
   MPI_Comm_rank(whole_, &rank_);
   MPI_Comm_size(whole_, &world_size_);
 }

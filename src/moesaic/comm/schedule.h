@@ -32,7 +32,7 @@ enum class OpKind : std::uint8_t {
 struct Op {
   OpKind kind;
   int peer = -1;          // rank in the group
-  std::int32_t slot = 0;  // 0..1023, tag within the schedule: equal on both ends of a message
+  std::int32_t slot = 0;  // 0..63, tag within the schedule: equal on both ends of a message
   Range source{};
   Range target{};
   // kSum: parts[n] lists the ranges of node n's ranks, ascending. Each node's parts are added in fp32 and

@@ -15,8 +15,9 @@ namespace moesaic {
 
 using Clock = std::chrono::steady_clock;
 
-// Messages match by (source, destination, tag), in the order they were posted. 31 bits are used.
+// Messages match by (source, destination, tag), in the order they were posted. kTagBits of it are used.
 using Tag = std::uint32_t;
+inline constexpr int kTagBits = 23;
 
 // One message under way.
 class Message {

@@ -309,6 +309,8 @@ std::string render_toml(const Schema& schema) {
   return text;
 }
 
+std::string render_value(const SchemaField& field) { return render(field.target); }
+
 std::string render_reference(const Schema& schema) {
   std::string text;
   for (const SchemaSection& section : schema) {

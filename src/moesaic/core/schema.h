@@ -84,6 +84,9 @@ void apply_override(const Schema& schema, std::string_view assignment);
 // for bit.
 std::string render_toml(const Schema& schema);
 
+// One field's current value as TOML.
+std::string render_value(const SchemaField& field);
+
 // Tables in Markdown, one per section: key, type, current value (of a fresh struct: the default), allowed,
 // meaning.
 std::string render_reference(const Schema& schema);

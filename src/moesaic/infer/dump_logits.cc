@@ -19,7 +19,6 @@ void dump_logits(ShardedModel& model, const std::vector<std::vector<float>>& bia
   const at::Tensor tokens = tokens_of(dataset.read(Split::kHeldOut, windows), dataset.seq_len());
 
   StepContext context = base_context(model, bias);
-  context.micro_tokens = context.step_tokens = sequences * dataset.seq_len();
   const at::Tensor logits = forward_logits(model, tokens, context).to(at::kFloat).contiguous();
   if (!reads) return;
 

@@ -68,17 +68,13 @@ void extend(ShardedModel& model, StepContext& context, std::vector<Sequence>& se
   at::Tensor tokens = at::zeros({rows, longest}, at::kLong);
   context.mask.assign(static_cast<std::size_t>(rows * longest), 0);
   std::vector<std::int64_t> lengths;
-  std::int64_t real_tokens = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
     const auto& all = active[static_cast<std::size_t>(row)]->tokens;
     const std::int64_t length = std::min(window, static_cast<std::int64_t>(all.size()));
     std::copy(all.end() - length, all.end(), tokens.mutable_data_ptr<std::int64_t>() + row * longest);
     std::fill_n(context.mask.begin() + row * longest, length, std::uint8_t{1});
     lengths.push_back(length);
-    real_tokens += length;
   }
-  all_reduce(model.world(), std::span<std::int64_t>(&real_tokens, 1));
-  context.micro_tokens = context.step_tokens = real_tokens;
 
   const at::Tensor logits = forward_logits(model, tokens, context).to(at::kFloat).contiguous();
   const std::int64_t vocab = model.config().vocab_size;

@@ -6,7 +6,7 @@
 //   AdamW (Loshchilov & Hutter 2019): master -= lr*decay*master; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g;
 //     master -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps),  t = step, from 1. As torch.optim.AdamW.
 //   SGD: g += decay*master; m = momentum*m + g; master -= lr*m. As torch.optim.SGD (dampening 0, no
-//   Nesterov).
+//   Nesterov); momentum_buffer null = no momentum (m = g).
 // Factors are computed in fp64 and rounded to fp32 once; elements in fp32 without fused multiply-add, in the
 // order written in optimizer_cpu.cc: equal inputs give equal bits at any vector width. Errors: AdamW with
 // step < 1: InvalidArgument.

@@ -29,6 +29,10 @@ void reference::sgd(const Sgd& options, double decay, float gradient_scale, std:
   const auto weight_decay = static_cast<float>(decay);
   for (std::int64_t i = 0; i < n; ++i) {
     const float g = gradient[i] * gradient_scale + weight_decay * master[i];
+    if (momentum_buffer == nullptr) {
+      master[i] -= learning_rate * g;
+      continue;
+    }
     const float m = momentum * momentum_buffer[i] + g;
     momentum_buffer[i] = m;
     master[i] -= learning_rate * m;

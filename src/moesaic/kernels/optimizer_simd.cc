@@ -45,8 +45,11 @@ void SgdStep(float learning_rate, float momentum, float decay, float gradient_sc
     const Vector before = access.load(master + i);
     const Vector g = hn::Add(hn::Mul(access.load(gradient + i), hn::Set(f32, gradient_scale)),
                              hn::Mul(hn::Set(f32, decay), before));
-    const Vector m = hn::Add(hn::Mul(hn::Set(f32, momentum), access.load(momentum_buffer + i)), g);
-    access.store(momentum_buffer + i, m);
+    Vector m = g;
+    if (momentum_buffer != nullptr) {
+      m = hn::Add(hn::Mul(hn::Set(f32, momentum), access.load(momentum_buffer + i)), g);
+      access.store(momentum_buffer + i, m);
+    }
     access.store(master + i, hn::Sub(before, hn::Mul(hn::Set(f32, learning_rate), m)));
   });
 }

@@ -35,7 +35,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
   MemoryPlan plan;
   std::vector<std::int64_t> shard_elements(static_cast<std::size_t>(world_size)),
       shard_image(shard_elements.size());
-  std::vector<std::int64_t> whole_bytes;  // of each unit, where it must be gathered
+  std::vector<std::int64_t> gathered_bytes,
+      gradient_bytes;  // of each unit; resident ones need not be gathered
   for (const UnitSpec& spec : specs) {
     const UnitLayout layout(spec, placement);
     std::int64_t numel = 0;
@@ -60,7 +61,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
         elements = std::max(elements, layout.block_elements(block));
       }
     }
-    whole_bytes.push_back(group == 1 ? 0 : elements * size_of(dtype));
+    gathered_bytes.push_back(group == 1 ? 0 : elements * size_of(dtype));
+    gradient_bytes.push_back(elements * size_of(dtype));
   }
   const std::int64_t most = *std::ranges::max_element(shard_elements);
   plan.masters = most * 4;
@@ -68,13 +70,18 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
   plan.gradients = most * 8;
   plan.moments = most * 4 * moments_per_element;
 
-  // Backward holds a stage, the one prefetched, and the gradients of the first.
-  std::int64_t previous = 0;
+  // Backward holds the weights of a stage and of the one prefetched, and the gradients of a stage and of the
+  // one before, on their way to the owners.
+  std::int64_t previous = 0, previous_gradients = 0;
   for (const StageSpec& stage : stage_specs(config)) {
-    std::int64_t bytes = 0;
-    for (const int unit : stage.units) bytes += whole_bytes[static_cast<std::size_t>(unit)];
-    plan.gathered = std::max(plan.gathered, previous + 2 * bytes);
+    std::int64_t bytes = 0, gradients = 0;
+    for (const int unit : stage.units) {
+      bytes += gathered_bytes[static_cast<std::size_t>(unit)];
+      gradients += gradient_bytes[static_cast<std::size_t>(unit)];
+    }
+    plan.gathered = std::max(plan.gathered, previous + bytes + previous_gradients + gradients);
     previous = bytes;
+    previous_gradients = gradients;
   }
 
   std::int64_t values = config.vocab_size * 2;  // logits and their gradient

@@ -121,6 +121,13 @@ void ShardedModel::reduce(int stage) {
       continue;  // tied: the embedding's backward follows
     units_[static_cast<std::size_t>(unit)]->start_reduce();
   }
+  // Two stages' gradients are under way at most: those of the stage before had a stage's time to arrive.
+  if (stage + 1 >= static_cast<int>(stages_.size())) return;
+  for (const int unit : stages_[static_cast<std::size_t>(stage) + 1].units) {
+    if (first_stage_[static_cast<std::size_t>(unit)] == stage + 1) {
+      units_[static_cast<std::size_t>(unit)]->settle_reduce();
+    }
+  }
 }
 
 void ShardedModel::finish_reduce(bool first) {

@@ -147,14 +147,16 @@ void ShardedUnit::start_reduce() {
                                    part_offsets_);
 }
 
+void ShardedUnit::settle_reduce() {
+  const BlockedTimer timer(blocked_seconds_);
+  reduce_.wait();
+  flat_gradient_.reset();
+}
+
 void ShardedUnit::finish_reduce(bool first) {
   if (!reducing_) return;
-  {
-    const BlockedTimer timer(blocked_seconds_);
-    reduce_.wait();
-  }
+  settle_reduce();
   reducing_ = false;
-  flat_gradient_.reset();
   if (first) {
     std::swap(gradient_, reduced_);
     return;

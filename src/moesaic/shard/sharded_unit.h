@@ -50,7 +50,9 @@ class ShardedUnit {
   // Takes the gradients the leaves collected (none = zeros) and sums them into the owners' shards, in the
   // background.
   void start_reduce();
-  // Waits; adds what arrived to gradient() (or stores it, for the first micro-step of an optimizer step).
+  // Waits for the reduce and frees its input.
+  void settle_reduce();
+  // Settles; adds what arrived to gradient() (or stores it, for the first micro-step of an optimizer step).
   void finish_reduce(bool first);
 
   double blocked_seconds() const { return blocked_seconds_; }
@@ -71,12 +73,13 @@ class ShardedUnit {
       part_offset_bytes_;  // by rank of the group
 
   Buffer master_, image_, gradient_, reduced_;
+  // What is borrowed comes before what borrows: the destructors of Pending wait for the background.
   Buffer whole_;
+  at::Tensor flat_gradient_;  // the reduce's input
   Pending gather_, reduce_;
   bool gathered_ = false, reducing_ = false;
   at::Storage storage_;
   std::vector<at::Tensor> leaves_;
-  at::Tensor flat_gradient_;  // keeps the reduce's input alive
   double blocked_seconds_ = 0;
 };
 

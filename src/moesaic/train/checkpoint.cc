@@ -238,42 +238,66 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
   return checkpoints / checkpoint_name(position.steps_done);
 }
 
-void load_parameters(ShardedModel& model, std::vector<std::vector<float>>& bias,
-                     const std::filesystem::path& checkpoint) {
-  Communicator& world = model.world();
-  std::string failure;
-  // One rank reads every byte for the checksums; the others wait for its verdict.
-  if (world.rank() == 0) attempt(failure, [&] { verify_checkpoint(checkpoint); });
-  agree<CorruptData>(world, failure);
+namespace {
 
+// Every byte against its checksum, the files shared out over the ranks, before anything is read.
+void verify_together(Communicator& world, const std::filesystem::path& checkpoint) {
+  std::string failure;
+  attempt(failure, [&] { verify_checkpoint(checkpoint, world.rank(), world.size()); });
+  agree<CorruptData>(world, failure);
+}
+
+void load_verified_parameters(ShardedModel& model, std::vector<std::vector<float>>& bias,
+                              const std::filesystem::path& checkpoint) {
+  std::string failure;
   std::optional<SafetensorsSet> set;
   const std::vector<State> states = {master_state(model)};
   attempt(failure, [&] {
     set = SafetensorsSet::open(checkpoint / index_name(kModel));
     check_all(*set, model, states, bias);
   });
-  agree<InvalidArgument>(world, failure);
+  agree<InvalidArgument>(model.world(), failure);
   read_states(*set, model, states);
   read_biases(*set, bias);
   model.refresh_images();
 }
 
+Trainer::Position position_in(const CheckpointManifest& manifest) {
+  try {
+    const Json extra = Json::parse(manifest.extra);
+    return {manifest.step, manifest.next_sample, extra.at("optimizer_steps").get<std::int64_t>(),
+            extra.at("skipped_in_a_row").get<std::int64_t>()};
+  } catch (const Json::exception& error) {
+    throw CorruptData(
+        fmt::format("the manifest's trainer state is not what this program writes: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+void load_parameters(ShardedModel& model, std::vector<std::vector<float>>& bias,
+                     const std::filesystem::path& checkpoint) {
+  verify_together(model.world(), checkpoint);
+  load_verified_parameters(model, bias, checkpoint);
+}
+
 void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) {
   Communicator& world = trainer.world();
+  verify_together(world, checkpoint);
   const std::vector<State> moments = moment_states(trainer.optimizer());
   std::string failure;
   std::optional<SafetensorsSet> set;
   Trainer::Position position;
   attempt(failure, [&] {
     const CheckpointManifest manifest = read_manifest(checkpoint);
-    const Json extra = Json::parse(manifest.extra);
-    position = {manifest.step, manifest.next_sample, extra.at("optimizer_steps").get<std::int64_t>(),
-                extra.at("skipped_in_a_row").get<std::int64_t>()};
+    position = position_in(manifest);
     set = SafetensorsSet::open(checkpoint / index_name(kOptimizer));
     check_all(*set, trainer.model(), moments, {});
+    require_same_run(parse_config(manifest.config_toml, (checkpoint / "manifest.json").string(), checkpoint),
+                     trainer.config());
   });
   agree<InvalidArgument>(world, failure);
-  load_parameters(trainer.model(), trainer.bias(), checkpoint);  // verifies every file first
+  load_verified_parameters(trainer.model(), trainer.bias(), checkpoint);
   read_states(*set, trainer.model(), moments);
   trainer.restore(position);
 }

@@ -262,8 +262,10 @@ CheckpointManifest read_manifest(const fs::path& folder) {
   }
 }
 
-void verify_checkpoint(const fs::path& folder) {
-  for (const FileEntry& entry : read_manifest(folder).files) {
+void verify_checkpoint(const fs::path& folder, int part, int parts) {
+  const std::vector<FileEntry> files = read_manifest(folder).files;
+  for (auto i = static_cast<std::size_t>(part); i < files.size(); i += static_cast<std::size_t>(parts)) {
+    const FileEntry& entry = files[i];
     const fs::path path = folder / entry.name;
     const File file = File::open(path);
     const std::int64_t size = file.size();

@@ -72,7 +72,8 @@ std::optional<std::filesystem::path> find_newest(const std::filesystem::path& ro
 // CorruptData when the manifest is damaged or of another format version.
 CheckpointManifest read_manifest(const std::filesystem::path& folder);
 
-// Size and CRC of every file the manifest lists.
-void verify_checkpoint(const std::filesystem::path& folder);
+// Size and CRC of every file the manifest lists; with `parts`, of every parts-th from the part-th on, so that
+// ranks can share the reading.
+void verify_checkpoint(const std::filesystem::path& folder, int part = 0, int parts = 1);
 
 }  // namespace moesaic

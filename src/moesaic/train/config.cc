@@ -1,5 +1,7 @@
 #include "moesaic/train/config.h"
 
+#include <set>
+
 #include "moesaic/core/error.h"
 #include "moesaic/core/file.h"
 #include "moesaic/core/schema.h"
@@ -74,6 +76,32 @@ void validate(const Config& config) {
           train.stop_at, train.steps);
   require(optim.warmup_steps <= train.steps, "optim.warmup_steps is {}, expected at most train.steps ({})",
           optim.warmup_steps, train.steps);
+}
+
+void require_same_run(const Config& saved, const Config& now) {
+  const auto names_only = [](Config config) {
+    for (std::string& file : config.data.files) file = fs::path(file).filename().string();
+    return config;
+  };
+  Config a = names_only(saved), b = names_only(now);
+  const Schema before = config_schema(a), after = config_schema(b);
+  const std::set<std::string> free_to_change = {
+      "moe.balance_loss", "moe.balance_scope",    "moe.balance_convention",
+      "moe.z_loss",       "moe.bias_update_rate", "moe.bias_centred",
+      "moe.jitter",       "moe.non_finite",       "moe.capacity_factor",
+      "moe.min_capacity", "moe.capacity_scope",   "model.init_std",
+      "model.max_seq_len"};
+  for (std::size_t s = 0; s < before.size(); ++s) {
+    for (std::size_t f = 0; f < before[s].fields.size(); ++f) {
+      const std::string key = before[s].name + "." + before[s].fields[f].key;
+      const bool fixed =
+          key == "train.seed" || before[s].name == "data" ||
+          ((before[s].name == "model" || before[s].name == "moe") && !free_to_change.contains(key));
+      if (!fixed) continue;
+      const std::string got = render_value(after[s].fields[f]), expected = render_value(before[s].fields[f]);
+      require(got == expected, "{} is {}, but the run to resume was started with {}", key, got, expected);
+    }
+  }
 }
 
 bool exchanges_tokens(const Config& config, std::int64_t layer) {

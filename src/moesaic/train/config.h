@@ -101,6 +101,11 @@ std::string reference_markdown();
 // Checks that involve several keys. InvalidArgument names the keys, what was got and what is allowed.
 void validate(const Config& config);
 
+// Resuming: what must not have changed since `saved` for the run to be the same one: the model, what routing
+// computes, the data and its order. InvalidArgument naming the first key that has, and both values. Files may
+// have moved: only their names count.
+void require_same_run(const Config& saved, const Config& now);
+
 // Whether the experts of `layer` are reached by moving tokens (else by moving weights).
 bool exchanges_tokens(const Config& config, std::int64_t layer);
 

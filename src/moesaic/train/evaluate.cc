@@ -23,7 +23,7 @@ double summed_loss(ShardedModel& model, StepContext& context, const Dataset& dat
         dataset.read(Split::kHeldOut, std::span(windows).subspan(static_cast<std::size_t>(first + rows.first),
                                                                  static_cast<std::size_t>(rows.count)));
     context.first_token = rows.first * dataset.seq_len();
-    context.micro_tokens = context.step_tokens = context.step_targets = sequences * dataset.seq_len();
+    context.step_targets = sequences * dataset.seq_len();
     const double share = evaluate_micro_step(model, tokens_of(mine, dataset.seq_len()),
                                              targets_of(mine, dataset.seq_len()), context);
     sum += share * static_cast<double>(context.step_targets);

@@ -74,6 +74,7 @@ void MetricsLog::write(const StepReport& report) {
       {"balance_loss", report.balance_loss},
       {"z_loss", report.z_loss},
       {"dropped", report.dropped},
+      {"dropped_non_finite", report.dropped_non_finite},
       {"gather_bytes", report.gather_bytes},
       {"reduce_bytes", report.reduce_bytes},
       {"exchange_bytes", report.exchange_bytes},

@@ -1,10 +1,10 @@
 // metrics.h: metrics.jsonl, one JSON object per line. Written by rank 0 only.
 //
 // Training steps: step, loss, gradient_norm, learning_rate, tokens_per_s, seconds, blocked_seconds, skipped,
-// balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss, dropped, gather_bytes,
-// reduce_bytes, exchange_bytes, inter_node_bytes, expert_load (per MoE layer, the share of choices the
-// fullest expert got times E: 1 is balanced). Evaluations: step, heldout_loss, heldout_loss_by_file {name:
-// loss}.
+// balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss, dropped,
+// dropped_non_finite, gather_bytes, reduce_bytes, exchange_bytes, inter_node_bytes, expert_load (per MoE
+// layer, the share of choices the fullest expert got times E: 1 is balanced). Evaluations: step,
+// heldout_loss, heldout_loss_by_file {name: loss}.
 #pragma once
 
 #include <filesystem>

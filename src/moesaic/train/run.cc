@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
+#include "moesaic/core/file.h"
 #include "moesaic/train/checkpoint.h"
 #include "moesaic/train/metrics.h"
 
@@ -18,9 +18,9 @@ bool every(std::int64_t interval, std::int64_t step) { return interval > 0 && st
 // Without stop_at: it ends one invocation, and must not hold back the resumed one.
 void write_config(Config config, const std::filesystem::path& file) {
   config.train.stop_at = 0;
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << to_toml(config);
-  if (!out.flush()) throw IoError(fmt::format("cannot write {}", file.string()));
+  const std::filesystem::path renewed = file.string() + ".tmp";
+  write_text_synced(renewed, to_toml(config));
+  rename_path(renewed, file);
 }
 
 void create_folders(const std::filesystem::path& folder) {

@@ -96,8 +96,7 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
     context.seed = static_cast<std::uint64_t>(train.seed);
     context.step = step;
     context.step_tokens = context.step_targets = train.batch_tokens;
-    context.micro_tokens = train.batch_tokens / train.accumulation;
-    context.first_token = micro * context.micro_tokens + batch.first_sequence * seq_len;
+    context.first_token = micro * (train.batch_tokens / train.accumulation) + batch.first_sequence * seq_len;
     loss +=
         train_micro_step(model_, tokens_of(batch, seq_len), targets_of(batch, seq_len), micro == 0, context);
     std::size_t moe_layer = 0;
@@ -106,6 +105,7 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
       if (report.chosen.size() <= moe_layer) report.chosen.emplace_back(stats.chosen.size());
       for (std::size_t e = 0; e < stats.chosen.size(); ++e) report.chosen[moe_layer][e] += stats.chosen[e];
       report.dropped += stats.dropped;
+      report.dropped_non_finite += stats.non_finite;
       report.balance_loss += stats.balance_loss;
       report.z_loss += stats.z_loss;
       ++moe_layer;
@@ -134,12 +134,14 @@ void Trainer::sum_over_ranks(StepReport& report, double loss, const std::vector<
 
   std::vector<std::int64_t> counts = sent;
   counts.push_back(report.dropped);
+  counts.push_back(report.dropped_non_finite);
   all_reduce(*world_, std::span(counts));
   report.gather_bytes = counts[0];
   report.reduce_bytes = counts[1];
   report.exchange_bytes = counts[2];
   report.inter_node_bytes = counts[3];
   report.dropped = counts[4];
+  report.dropped_non_finite = counts[5];
 }
 
 StepReport Trainer::step() {

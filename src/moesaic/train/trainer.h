@@ -24,9 +24,10 @@ struct StepReport {
   double loss = 0;        // mean cross-entropy, nats per target token
   double gradient_norm = 0;
   double learning_rate = 0;
-  bool skipped = false;                           // non-finite loss or gradient: parameters untouched
-  double balance_loss = 0, z_loss = 0;            // unweighted, means over layers and micro-steps
-  std::int64_t dropped = 0;                       // choices lost to capacity
+  bool skipped = false;                 // non-finite loss or gradient: parameters untouched
+  double balance_loss = 0, z_loss = 0;  // unweighted, means over layers and micro-steps
+  std::int64_t dropped_non_finite = 0;  // tokens left without experts by non-finite logits, over the layers
+  std::int64_t dropped = 0;             // choices lost to capacity
   std::vector<std::vector<std::int64_t>> chosen;  // [MoE layer][E] choices before drops
   double seconds = 0;                             // this rank
   double tokens_per_s = 0;                        // of the global batch, by this rank's clock
