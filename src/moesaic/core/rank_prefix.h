@@ -8,8 +8,8 @@
 
 namespace moesaic {
 
-// `message` with "rank R: " before it, unless it begins with "rank N: " already: what all ranks agreed on names the rank
-// it came from.
+// `message` with "rank R: " before it, unless it begins with "rank N: " already: what all ranks agreed on
+// names the rank it came from.
 inline std::string with_rank(int rank, std::string_view message) {
   constexpr std::string_view kStart = "rank ";
   if (message.starts_with(kStart)) {
