@@ -76,14 +76,13 @@ void ShardedUnit::make_leaves() {
     // Experts stacked; an expert's own tensors (gate, up) share their columns and follow each other along the
     // rows.
     const UnitSpec& spec = layout_.spec();
-    std::int64_t rows = 0, columns = 0, expert_elements = 0;
-    for (std::int64_t i = 0; i < spec.per_expert(); ++i) {
-      const TensorSpec& tensor = spec.tensors[static_cast<std::size_t>(i)];
-      rows += tensor.shape[0];
-      columns = tensor.shape[1];
-      expert_elements += tensor.numel();
-    }
-    leaf(0, {whole_elements_ / expert_elements, rows, columns});
+    const std::int64_t experts =
+        whole_unit_ ? spec.num_experts
+                    : std::ssize(layout_.block_segments(layout_.block_of(rank_))) / spec.per_expert();
+    std::int64_t rows = 0;
+    for (std::int64_t i = 0; i < spec.per_expert(); ++i)
+      rows += spec.tensors[static_cast<std::size_t>(i)].shape[0];
+    leaf(0, {experts, rows, spec.tensors.front().shape[1]});
   }
   if (resident_) {
     point_leaves_at(const_cast<std::byte*>(image()), bytes);
