@@ -59,7 +59,7 @@ struct StepContext {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   std::int64_t first_token = 0;     // global id of this rank's first token within the optimizer step
-  std::int64_t step_tokens = 0;     // the same over all micro-steps of the optimizer step
+  std::int64_t step_tokens = 0;     // routed (non-padding) tokens of all ranks over the optimizer step
   std::int64_t step_targets = 0;    // target tokens of all ranks over the optimizer step
   std::vector<std::uint8_t> mask;   // [T]; false = padding (on the right of its sequence). Empty = all real
   Communicator* world = nullptr;    // counts are gathered over it
