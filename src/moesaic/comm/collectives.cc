@@ -67,9 +67,9 @@ void all_gather_v(Communicator& group, std::span<const std::byte> mine,
 
 Pending start_all_gather_v(Communicator& group, std::span<const std::byte> mine,
                            std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all,
-                           std::span<const std::int64_t> offsets) {
+                           std::span<const std::int64_t> offsets, std::string_view span) {
   return start(group, "all_gather_v", checked_all_gather_v(group, mine, bytes_per_rank, all, offsets),
-               {mine, all});
+               {mine, all}, {}, span);
 }
 
 void all_to_all_v(Communicator& group, std::span<const std::byte> send,
@@ -93,10 +93,10 @@ void reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DTy
 
 Pending start_reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DType wire,
                                std::span<const std::int64_t> elements_per_rank, std::span<float> output,
-                               std::span<const std::int64_t> offsets) {
+                               std::span<const std::int64_t> offsets, std::string_view span) {
   return start(group, "reduce_scatter_v",
                checked_reduce_scatter_v(group, input, wire, elements_per_rank, output, offsets),
-               {input, std::as_writable_bytes(output)});
+               {input, std::as_writable_bytes(output)}, {}, span);
 }
 
 void all_reduce(Communicator& group, std::span<double> values) { all_reduce_of(group, DType::kF64, values); }

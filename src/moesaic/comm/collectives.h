@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "moesaic/comm/communicator.h"
 #include "moesaic/comm/pending.h"
@@ -27,13 +28,13 @@ void barrier(Communicator& group);
 void broadcast(Communicator& group, std::span<std::byte> buffer, int root);
 
 // `all` = the members' `mine`, ascending by rank; bytes_per_rank[r] is the size of rank r's part (known to
-// all).
+// all). `span` (start_*): the operation's name in a trace, borrowed like the buffers.
 void all_gather_v(Communicator& group, std::span<const std::byte> mine,
                   std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all,
                   std::span<const std::int64_t> offsets = {});
 Pending start_all_gather_v(Communicator& group, std::span<const std::byte> mine,
                            std::span<const std::int64_t> bytes_per_rank, std::span<std::byte> all,
-                           std::span<const std::int64_t> offsets = {});
+                           std::span<const std::int64_t> offsets = {}, std::string_view span = {});
 
 // Rank r receives what every rank had for r. send: parts for rank 0, 1, … back to back (send_bytes[r] each);
 // receive: parts from rank 0, 1, … back to back (receive_bytes[r] each). Both sides must agree on sizes:
@@ -50,7 +51,7 @@ void reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DTy
                       std::span<const std::int64_t> offsets = {});
 Pending start_reduce_scatter_v(Communicator& group, std::span<const std::byte> input, DType wire,
                                std::span<const std::int64_t> elements_per_rank, std::span<float> output,
-                               std::span<const std::int64_t> offsets = {});
+                               std::span<const std::int64_t> offsets = {}, std::string_view span = {});
 
 // In-place sum over ranks; small payloads (metrics, norms, counts).
 void all_reduce(Communicator& group, std::span<double> values);

@@ -15,6 +15,7 @@
 
 #include "moesaic/comm/topology.h"
 #include "moesaic/comm/transport.h"
+#include "moesaic/core/trace.h"
 
 namespace moesaic {
 
@@ -25,10 +26,18 @@ struct Traffic {
   std::int64_t messages = 0;
 };
 
+// How the operations of a group show in a trace.
+struct TraceOptions {
+  Tracer* tracer = nullptr;  // null: that of the communicator which is split
+  Phase phase = Phase::kControl;
+  std::string lane = "background";  // name of the thread that runs what is started in the background
+};
+
 class Communicator {
  public:
-  // All ranks of `transport`, which must outlive this and everything split from it.
-  Communicator(Transport& transport, Topology topology, std::chrono::milliseconds timeout);
+  // All ranks of `transport`, which must outlive this and everything split from it. So must `tracer`.
+  Communicator(Transport& transport, Topology topology, std::chrono::milliseconds timeout,
+               Tracer* tracer = nullptr);
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -39,12 +48,15 @@ class Communicator {
   const Topology& topology() const;  // of this group
   Transport& transport() const;
   std::chrono::milliseconds timeout() const;
+  Tracer* tracer() const;  // null: nobody listens
 
   // A group of `ranks` (of this group, ascending, this rank among them). Sends nothing: members must
   // call with equal arguments, in the same order relative to other splits of this communicator by the
   // same ranks. `channel` (0..15) keeps the tags of groups that are alive together apart: two live
   // groups that share two ranks must differ in channel. InvalidArgument otherwise where visible.
-  Communicator split(std::span<const int> ranks, int channel) const;
+  Communicator split(std::span<const int> ranks, int channel, TraceOptions trace = {}) const;
+  // The same, of all its ranks.
+  Communicator split_all(int channel, TraceOptions trace = {}) const;
 
   // What was sent through this communicator since it was made.
   Traffic traffic() const;

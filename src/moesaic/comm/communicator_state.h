@@ -28,6 +28,7 @@ struct Communicator::State {
   int rank;
   int channel;
   std::chrono::milliseconds timeout;
+  TraceOptions trace;
 
   std::atomic<std::uint32_t> next_sequence{0};
   std::atomic<std::int64_t> inter_node_bytes{0}, intra_node_bytes{0}, messages{0};

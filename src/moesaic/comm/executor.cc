@@ -103,12 +103,13 @@ class Scratch {
 class Execution {
  public:
   Execution(Communicator::State& state, std::string_view name, const Schedule& schedule,
-            ScheduleBuffers buffers, std::uint32_t sequence, const OnNotify& on_notify)
+            ScheduleBuffers buffers, std::uint32_t sequence, bool foreground, const OnNotify& on_notify)
       : state_(state),
         name_(name),
         schedule_(schedule),
         buffers_(buffers),
         sequence_(sequence),
+        foreground_(foreground),
         on_notify_(on_notify),
         scratch_(state, schedule.scratch_bytes),
         missing_(schedule.ops.size(), 0),
@@ -134,7 +135,7 @@ class Execution {
       }
       if (outstanding_.empty()) return;
       const auto deadline = last_progress + state_.timeout;
-      transport.wait_for_progress(seen, deadline);
+      wait(seen, deadline);
       if (Clock::now() < deadline) continue;
       if (!poll()) throw lost();
       last_progress = Clock::now();
@@ -146,6 +147,13 @@ class Execution {
     std::size_t op;
     std::unique_ptr<Message> message;
   };
+
+  void wait(std::uint64_t seen, Clock::time_point deadline) {
+    // In the background nobody stands still: there the operation's own span says it all.
+    const Span span(foreground_ ? state_.trace.tracer : nullptr,
+                    {.phase = state_.trace.phase, .name = name_, .waiting = true});
+    state_.transport->wait_for_progress(seen, deadline);
+  }
 
   int world_rank(int rank) const { return state_.world_ranks[static_cast<std::size_t>(rank)]; }
 
@@ -254,6 +262,7 @@ class Execution {
   const Schedule& schedule_;
   ScheduleBuffers buffers_;
   std::uint32_t sequence_;
+  bool foreground_;
   const OnNotify& on_notify_;
   Scratch scratch_;
   std::vector<std::size_t> missing_;                 // by operation: how many it still waits for
@@ -263,10 +272,10 @@ class Execution {
 };
 
 void execute_at(Communicator::State& state, std::string_view name, const Schedule& schedule,
-                ScheduleBuffers buffers, std::uint32_t sequence, const OnNotify& on_notify) {
+                ScheduleBuffers buffers, std::uint32_t sequence, bool foreground, const OnNotify& on_notify) {
   state.loss.check();
   try {
-    Execution(state, name, schedule, buffers, sequence, on_notify).run();
+    Execution(state, name, schedule, buffers, sequence, foreground, on_notify).run();
   } catch (const PeerLost& e) {
     state.loss.record(e.rank(), e.what());
     throw;
@@ -279,18 +288,22 @@ void execute(Communicator& group, std::string_view name, const Schedule& schedul
              const OnNotify& on_notify) {
   Communicator::State& state = group.state();
   Validation(state, name, schedule, buffers).run();
-  execute_at(state, name, schedule, buffers, state.next_sequence++, on_notify);
+  const Span span(state.trace.tracer, {.phase = state.trace.phase, .name = name});
+  execute_at(state, name, schedule, buffers, state.next_sequence++, /*foreground=*/true, on_notify);
 }
 
 Pending start(Communicator& group, std::string name, Schedule schedule, ScheduleBuffers buffers,
-              OnNotify on_notify) {
+              OnNotify on_notify, std::string_view span) {
   Communicator::State& state = group.state();  // outlives the worker, wherever the Communicator is moved
   Validation(state, name, schedule, buffers).run();
   std::call_once(state.worker_made, [&] { state.worker = std::make_unique<Worker>(); });
   const std::uint32_t sequence = state.next_sequence++;
   return state.worker->run([&state, name = std::move(name), schedule = std::move(schedule), buffers, sequence,
-                            on_notify = std::move(on_notify)] {
-    execute_at(state, name, schedule, buffers, sequence, on_notify);
+                            on_notify = std::move(on_notify), span] {
+    const Span traced(state.trace.tracer, {.phase = state.trace.phase,
+                                           .name = span.empty() ? std::string_view(name) : span,
+                                           .lane = state.trace.lane});
+    execute_at(state, name, schedule, buffers, sequence, /*foreground=*/false, on_notify);
   });
 }
 

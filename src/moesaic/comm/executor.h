@@ -37,8 +37,9 @@ void execute(Communicator& group, std::string_view name, const Schedule& schedul
              const OnNotify& on_notify = {});
 
 // The same on the communicator's background thread; its place among the group's operations is taken now. Bad
-// schedules are thrown from here, everything else from Pending::wait().
+// schedules are thrown from here, everything else from Pending::wait(). `span`: its name in a trace, where it
+// has one of its own; borrowed like the buffers.
 Pending start(Communicator& group, std::string name, Schedule schedule, ScheduleBuffers buffers,
-              OnNotify on_notify = {});
+              OnNotify on_notify = {}, std::string_view span = {});
 
 }  // namespace moesaic

@@ -71,6 +71,7 @@ void sum_rows(const Topology& topology, const Arrivals& arrivals, DType wire, co
 }  // namespace
 
 void combine(Communicator& group, const DispatchHandle& handle, ConstRows z, Rows y) {
+  const Span span(group.tracer(), {.phase = Phase::kExchange, .name = "combine"});
   check_handle("combine", group, handle);
   check_rows("combine: z", z.data, z.dtype, z.num_rows, z.width);
   check_rows("combine: y", y.data, y.dtype, y.num_rows, y.width);
@@ -103,6 +104,7 @@ void combine(Communicator& group, const DispatchHandle& handle, ConstRows z, Row
 
 void return_slot_values(Communicator& group, const DispatchHandle& handle, std::span<const float> values,
                         std::span<float> home) {
+  const Span span(group.tracer(), {.phase = Phase::kExchange, .name = "return_slot_values"});
   check_handle("return_slot_values", group, handle);
   require(std::ssize(values) == handle.num_slots(), "return_slot_values: {} values for {} received slots",
           values.size(), handle.num_slots());

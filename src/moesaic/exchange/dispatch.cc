@@ -88,6 +88,7 @@ void exchange_rows(Communicator& group, const DispatchHandle& handle, const Cons
 
 DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
                         Buffer& rows) {
+  const Span span(group.tracer(), {.phase = Phase::kExchange, .name = "dispatch"});
   check_rows("dispatch: x", x.data, x.dtype, x.num_rows, x.width);
   require(plan.num_tokens == x.num_rows, "dispatch: a plan of {} tokens, but x has {}", plan.num_tokens,
           x.num_rows);
@@ -113,6 +114,7 @@ DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Plac
 }
 
 void dispatch_again(Communicator& group, const DispatchHandle& handle, ConstRows g, Buffer& rows) {
+  const Span span(group.tracer(), {.phase = Phase::kExchange, .name = "dispatch_again"});
   check_handle("dispatch_again", group, handle);
   check_rows("dispatch_again: g", g.data, g.dtype, g.num_rows, g.width);
   require(g.num_rows == handle.num_tokens, "dispatch_again: g has {} tokens, the dispatch had {}", g.num_rows,

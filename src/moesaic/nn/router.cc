@@ -42,7 +42,9 @@ struct Gathered {
   std::int64_t non_finite_token = -1;
 };
 
-Gathered gather(Communicator& world, const Choices& choices, const std::vector<double>& probability) {
+Gathered gather(Communicator& world, int layer, const Choices& choices,
+                const std::vector<double>& probability) {
+  const Span span(world.tracer(), {.phase = Phase::kCounts, .name = "router counts", .index = layer});
   const std::size_t num_counts = choices.counts.size(), num_experts = probability.size();
   const std::size_t part = num_counts + 2 + num_experts;
   std::vector<std::int64_t> mine = choices.counts;
@@ -187,7 +189,7 @@ Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const a
   const at::Tensor told = (global ? sums.detach() : sums.detach() * shares).to(at::kDouble).sum(0);
   const std::vector<double> probability(told.data_ptr<double>(), told.data_ptr<double>() + num_experts);
 
-  const Gathered gathered = gather(*context.world, choices, probability);
+  const Gathered gathered = gather(*context.world, layer, choices, probability);
   if (gate.non_finite == OnNonFinite::kError && gathered.non_finite_rank >= 0) {
     throw NonFinite(fmt::format("layer {}: the router logits of token {} of rank {} are not finite", layer,
                                 gathered.non_finite_token, gathered.non_finite_rank));

@@ -9,12 +9,6 @@
 namespace moesaic {
 namespace {
 
-std::vector<int> every_rank(int world_size) {
-  std::vector<int> ranks(static_cast<std::size_t>(world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 // Ranks at the same place of every exchange group.
 std::vector<int> co_owners(const Placement& placement, int rank) {
   std::vector<int> ranks;
@@ -47,11 +41,14 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
       gathered_placement_(placement_.gathered()),
       specs_(unit_specs(config_)),
       stages_(stage_specs(config_)),
-      world_gather_(world.split(every_rank(world.size()), 1)),
-      world_reduce_(world.split(every_rank(world.size()), 2)),
-      owners_gather_(world.split(co_owners(placement_, world.rank()), 3)),
-      owners_reduce_(world.split(co_owners(placement_, world.rank()), 4)),
-      exchange_(world.split(exchange_group(placement_, world.rank()), 5)),
+      world_gather_(world.split_all(1, {.phase = Phase::kGather, .lane = "gather"})),
+      world_reduce_(world.split_all(2, {.phase = Phase::kReduce, .lane = "reduce"})),
+      owners_gather_(world.split(co_owners(placement_, world.rank()), 3,
+                                 {.phase = Phase::kGather, .lane = "gather (owners)"})),
+      owners_reduce_(world.split(co_owners(placement_, world.rank()), 4,
+                                 {.phase = Phase::kReduce, .lane = "reduce (owners)"})),
+      exchange_(world.split(exchange_group(placement_, world.rank()), 5,
+                            {.phase = Phase::kExchange, .lane = "exchange"})),
       self_(world.split(std::vector<int>{world.rank()}, 6)) {
   require(static_cast<std::int64_t>(options.experts.size()) == config_.num_layers,
           "parallel.experts has {} entries, expected one for each of the {} layers", options.experts.size(),
@@ -88,6 +85,7 @@ void ShardedModel::initialise(std::uint64_t seed) {
 }
 
 void ShardedModel::refresh_images() {
+  const Span span(world_->tracer(), {.phase = Phase::kOptimizer, .name = "refresh images"});
   for (auto& unit : units_) unit->refresh_image();
 }
 

@@ -107,10 +107,12 @@ void ShardedUnit::start_gather() {
   point_leaves_at(whole_.data(), whole_.bytes());
   gather_ = start_all_gather_v(*gather_group_,
                                {image(), static_cast<std::size_t>(shard_elements_ * size_of(dtype_))},
-                               part_bytes_, whole_.span(), part_offset_bytes_);
+                               part_bytes_, whole_.span(), part_offset_bytes_, layout_.spec().name);
 }
 
 void ShardedUnit::wait_gather() {
+  const Span span(gather_group_->tracer(),
+                  {.phase = Phase::kGather, .name = layout_.spec().name, .waiting = true});
   const BlockedTimer timer(blocked_seconds_);
   gather_.wait();
 }
@@ -143,10 +145,12 @@ void ShardedUnit::start_reduce() {
                                          static_cast<std::size_t>(whole_elements_ * size_of(dtype_))};
   reduce_ = start_reduce_scatter_v(*reduce_group_, input, dtype_, part_elements_,
                                    {reduced_.as<float>(), static_cast<std::size_t>(shard_elements_)},
-                                   part_offsets_);
+                                   part_offsets_, layout_.spec().name);
 }
 
 void ShardedUnit::settle_reduce() {
+  const Span span(reduce_group_->tracer(),
+                  {.phase = Phase::kReduce, .name = layout_.spec().name, .waiting = true});
   const BlockedTimer timer(blocked_seconds_);
   reduce_.wait();
   flat_gradient_.reset();

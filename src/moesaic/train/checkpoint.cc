@@ -80,6 +80,7 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
                        const std::vector<State>& states, const std::vector<std::vector<float>>& bias,
                        std::string& failure) {
   Communicator& world = model.world();
+  const Span span(world.tracer(), {.phase = Phase::kSave, .name = kind});
   const int rank = world.rank();
   std::vector<TensorInfo> infos;
   for (std::size_t u = 0; u < model.units().size(); ++u) {
@@ -107,6 +108,7 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
       if (block.bytes() == 0) continue;
       const int index = *block_written_by(layout, static_cast<int>(u), rank);
       attempt(failure, [&] {
+        const Span write(world.tracer(), {.phase = Phase::kSave, .name = "write"});
         for (const Segment& segment : layout.block_segments(index)) {
           writer->write(state.prefix + segment.tensor->name, 0,
                         block.span().subspan(static_cast<std::size_t>(segment.offset) * sizeof(float),
@@ -121,6 +123,7 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
       if (!bias[layer].empty()) writer->write(bias_name(layer), 0, std::as_bytes(std::span(bias[layer])));
     }
     writer->finish();
+    const Span sync(world.tracer(), {.phase = Phase::kSave, .name = "sync"});
     entry = describe_file(path);
   });
   return entry;
@@ -191,6 +194,7 @@ void read_biases(const SafetensorsSet& set, std::vector<std::vector<float>>& bia
 
 std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoints) {
   Communicator& world = trainer.world();
+  const Span span(world.tracer(), {.phase = Phase::kSave, .name = "checkpoint"});
   ShardedModel& model = trainer.model();
   const Trainer::Position position = trainer.position();
   const std::filesystem::path folder = staging_folder(checkpoints, position.steps_done);
@@ -230,7 +234,7 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
       manifest.files.push_back(
           write_index(folder, kModel, weight_map(model, kModel, masters, trainer.bias())));
       manifest.files.push_back(write_index(folder, kOptimizer, weight_map(model, kOptimizer, moments, {})));
-      commit_checkpoint(checkpoints, manifest, trainer.config().checkpoint.keep_last);
+      commit_checkpoint(checkpoints, manifest, trainer.config().checkpoint.keep_last, world.tracer());
     });
     if (!failure.empty()) abandon_checkpoint(checkpoints, position.steps_done);
   }

@@ -197,28 +197,40 @@ std::vector<FileEntry> decode_entries(std::string_view text) {
   }
 }
 
-void commit_checkpoint(const fs::path& root, const CheckpointManifest& manifest, std::int64_t keep_last) {
+void commit_checkpoint(const fs::path& root, const CheckpointManifest& manifest, std::int64_t keep_last,
+                       Tracer* tracer) {
+  const auto span = [tracer](std::string_view name) {
+    return Span(tracer, {.phase = Phase::kSave, .name = name});
+  };
   const std::string name = checkpoint_name(manifest.step);
   const fs::path staging = staging_folder(root, manifest.step), place = root / name;
   const fs::path replaced = place.string() + std::string(kReplaced);
-  write_text_synced(staging / kManifestName, manifest_text(manifest));
-  if (!is_complete(staging)) {
-    throw CorruptData(
-        fmt::format("{}: the files written are not those described by the ranks", staging.string()));
+  {
+    const Span manifest_span = span("manifest");
+    write_text_synced(staging / kManifestName, manifest_text(manifest));
+    if (!is_complete(staging)) {
+      throw CorruptData(
+          fmt::format("{}: the files written are not those described by the ranks", staging.string()));
+    }
+    sync_directory(staging);
   }
-  sync_directory(staging);
-
-  if (fs::exists(place)) rename_path(place, replaced);
-  rename_path(staging, place);
-  sync_directory(root);
-  if (fs::exists(replaced)) remove_checkpoint(replaced);
-
-  const fs::path latest = root / "latest", next = latest.string() + std::string(kTemporary);
-  write_text_synced(next, name + "\n");
-  rename_path(next, latest);
-  sync_directory(root);
+  {
+    const Span rename_span = span("rename");
+    if (fs::exists(place)) rename_path(place, replaced);
+    rename_path(staging, place);
+    sync_directory(root);
+    if (fs::exists(replaced)) remove_checkpoint(replaced);
+  }
+  {
+    const Span latest_span = span("latest");
+    const fs::path latest = root / "latest", next = latest.string() + std::string(kTemporary);
+    write_text_synced(next, name + "\n");
+    rename_path(next, latest);
+    sync_directory(root);
+  }
 
   if (keep_last <= 0) return;
+  const Span prune_span = span("prune");
   const std::vector<Found> found = checkpoints_in(root);
   for (std::size_t i = static_cast<std::size_t>(keep_last); i < found.size(); ++i) {
     if (found[i].step < manifest.step) remove_checkpoint(found[i].path);

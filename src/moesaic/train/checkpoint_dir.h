@@ -26,6 +26,8 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/core/trace.h"
+
 namespace moesaic {
 
 struct FileEntry {
@@ -58,8 +60,9 @@ std::vector<FileEntry> decode_entries(std::string_view text);
 
 // On return the checkpoint is complete, on the disk, and `latest`. A complete one of the same step is
 // replaced; until then it stays loadable. Then all but the `keep_last` newest are deleted (0 = none are).
+// Its steps are spans of Phase::kSave.
 void commit_checkpoint(const std::filesystem::path& root, const CheckpointManifest& manifest,
-                       std::int64_t keep_last);
+                       std::int64_t keep_last, Tracer* tracer = nullptr);
 
 // Removes what was written. Never throws: it runs while another error is under way.
 void abandon_checkpoint(const std::filesystem::path& root, std::int64_t step) noexcept;

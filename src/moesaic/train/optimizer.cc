@@ -30,6 +30,7 @@ std::span<float> Optimizer::moment(std::size_t moment, std::size_t unit) {
 }
 
 double Optimizer::global_norm() {
+  const Span span(model_->world().tracer(), {.phase = Phase::kNorm, .name = "global norm"});
   double sum = 0;
   for (auto& unit : model_->units()) {
     sum +=
@@ -40,6 +41,7 @@ double Optimizer::global_norm() {
 }
 
 void Optimizer::step(double learning_rate, double gradient_scale) {
+  const Span span(model_->world().tracer(), {.phase = Phase::kOptimizer, .name = "update"});
   ++steps_;
   const int rank = model_->world().rank();
   const auto scale = static_cast<float>(gradient_scale);

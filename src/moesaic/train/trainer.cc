@@ -90,7 +90,10 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
 
   double loss = 0;
   for (std::int64_t micro = 0; micro < train.accumulation; ++micro) {
-    const Batch batch = sampler_.batch(step, micro, world_->rank(), world_->size());
+    const Batch batch = [&] {
+      const Span span(world_->tracer(), {.phase = Phase::kData, .name = "read batch"});
+      return sampler_.batch(step, micro, world_->rank(), world_->size());
+    }();
     StepContext context = base_context(model_, bias_);
     context.training = true;
     context.seed = static_cast<std::uint64_t>(train.seed);
@@ -188,6 +191,7 @@ StepReport Trainer::step() {
 }
 
 std::vector<HeldOutLoss> Trainer::evaluate(std::int64_t max_tokens) {
+  const Span span(world_->tracer(), {.phase = Phase::kEvaluate, .name = "held-out loss"});
   return evaluate_held_out(model_, bias_, dataset_, config_.train.batch_tokens / config_.train.accumulation,
                            max_tokens);
 }

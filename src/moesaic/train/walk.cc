@@ -8,6 +8,18 @@
 namespace moesaic {
 namespace {
 
+SpanInfo span_of(Phase phase, const StageSpec& stage) {
+  switch (stage.kind) {
+    case StageKind::kEmbed:
+      return {.phase = phase, .name = "embedding"};
+    case StageKind::kLayer:
+      return {.phase = phase, .name = "layer", .index = stage.layer};
+    case StageKind::kHead:
+      break;
+  }
+  return {.phase = phase, .name = "head"};
+}
+
 // Runs every stage but the head without a graph; the head's parameters are gathered on return, not released.
 at::Tensor forward_to_head(ShardedModel& model, const at::Tensor& tokens, StepContext& context,
                            std::vector<UnitTensors>& head_units) {
@@ -20,7 +32,11 @@ at::Tensor forward_to_head(ShardedModel& model, const at::Tensor& tokens, StepCo
       head_units = std::move(units);
       return x;
     }
-    x = run_stage(model.config(), stages[static_cast<std::size_t>(i)], units, x, context).value;
+    const StageSpec& stage = stages[static_cast<std::size_t>(i)];
+    {
+      const Span span(model.world().tracer(), span_of(Phase::kForward, stage));
+      x = run_stage(model.config(), stage, units, x, context).value;
+    }
     model.release(i);
   }
 }
@@ -54,10 +70,13 @@ double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at:
       // A leaf of its own graph: autograd stops here, and the walk carries the gradient over.
       inputs[at_i] = outputs[at_i - 1].value.detach().requires_grad_(true);
     }
-    outputs[at_i] =
-        stages[at_i].kind == StageKind::kHead
-            ? run_head_with_loss(model.config(), stages[at_i], units, inputs[at_i], targets, context)
-            : run_stage(model.config(), stages[at_i], units, inputs[at_i], context);
+    {
+      const Span span(model.world().tracer(), span_of(Phase::kForward, stages[at_i]));
+      outputs[at_i] =
+          stages[at_i].kind == StageKind::kHead
+              ? run_head_with_loss(model.config(), stages[at_i], units, inputs[at_i], targets, context)
+              : run_stage(model.config(), stages[at_i], units, inputs[at_i], context);
+    }
     if (i != last) model.release(i);  // the head's backward comes next
   }
   const double loss = outputs.back().value.item<double>();
@@ -77,7 +96,10 @@ double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at:
     if (outputs[at_i].auxiliary.defined()) {
       add_root(outputs[at_i].auxiliary, at::ones_like(outputs[at_i].auxiliary));
     }
-    torch::autograd::backward(roots, root_gradients);
+    {
+      const Span span(model.world().tracer(), span_of(Phase::kBackward, stages[at_i]));
+      torch::autograd::backward(roots, root_gradients);
+    }
     if (i > 0) {
       gradient = inputs[at_i].grad();
       if (!gradient.defined()) gradient = at::zeros_like(inputs[at_i]);
@@ -98,9 +120,12 @@ double evaluate_micro_step(ShardedModel& model, const at::Tensor& tokens, const 
   std::vector<UnitTensors> units;
   const at::Tensor hidden = forward_to_head(model, tokens, context, units);
   const int head = static_cast<int>(model.stages().size()) - 1;
-  const double loss =
-      run_head_with_loss(model.config(), model.stages().back(), units, hidden, targets, context)
-          .value.item<double>();
+  double loss = 0;
+  {
+    const Span span(model.world().tracer(), span_of(Phase::kForward, model.stages().back()));
+    loss = run_head_with_loss(model.config(), model.stages().back(), units, hidden, targets, context)
+               .value.item<double>();
+  }
   model.release(head);
   return loss;
 }
@@ -110,7 +135,11 @@ at::Tensor forward_logits(ShardedModel& model, const at::Tensor& tokens, StepCon
   std::vector<UnitTensors> units;
   const at::Tensor hidden = forward_to_head(model, tokens, context, units);
   const int head = static_cast<int>(model.stages().size()) - 1;
-  at::Tensor logits = run_stage(model.config(), model.stages().back(), units, hidden, context).value;
+  at::Tensor logits;
+  {
+    const Span span(model.world().tracer(), span_of(Phase::kForward, model.stages().back()));
+    logits = run_stage(model.config(), model.stages().back(), units, hidden, context).value;
+  }
   model.release(head);
   return logits;
 }
