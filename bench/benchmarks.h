@@ -7,5 +7,6 @@ namespace moesaic::bench {
 
 Benchmark collectives();
 Benchmark kernels();
+Benchmark train_tokens(const std::string& python);  // which runs the peer
 
 }  // namespace moesaic::bench

@@ -65,9 +65,7 @@ void Report::measure(const Case& c) {
     wrong = c.check();
   }
   if (!wrong.empty()) {
-    fmt::print("{:<44} WRONG: {}\n", c.name, wrong);
-    rows_.push_back({c.name, "moesaic", "time_us", std::nan(""), "us", false});
-    all_verified_ = false;
+    fail(c.name, "moesaic", "time_us", "us", wrong);
     return;
   }
 
@@ -104,6 +102,13 @@ void Report::add(Row row) {
     all_verified_ = false;
   }
   rows_.push_back(std::move(row));
+}
+
+void Report::fail(const std::string& name, const std::string& variant, const std::string& metric,
+                  const std::string& unit, const std::string& why) {
+  fmt::print("{:<44} WRONG: {}\n", name, why);
+  rows_.push_back({name, variant, metric, std::nan(""), unit, false});
+  all_verified_ = false;
 }
 
 nlohmann::json Report::json() const {

@@ -52,6 +52,9 @@ class Report {
   void measure(const Case& bench_case);
   // For figures that are not times of a call in this process. Prints one line.
   void add(Row row);
+  // A case that gave a wrong result: a row without a value.
+  void fail(const std::string& name, const std::string& variant, const std::string& metric,
+            const std::string& unit, const std::string& why);
 
   bool all_verified() const { return all_verified_; }
   nlohmann::json json() const;
@@ -66,7 +69,7 @@ class Report {
 struct Benchmark {
   std::string name, about;
   int threads;                     // it computes with, at most
-  std::vector<std::string> sizes;  // the smallest first; `run` without --size takes the first
+  std::vector<std::string> sizes;  // `run` without --size takes the first
   std::function<void(Report&, const std::string& size)> run;
 };
 

@@ -1,19 +1,22 @@
 // moesaic_bench: `list`, `run NAME [--size S] [--json FILE]`. Exit status: 0 all verified, 1 a check failed,
 // 2 misuse.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 
 #include "bench/benchmarks.h"
+#include "bench/trainer_steps.h"
 #include "moesaic/core/edit_distance.h"
 #include "moesaic/core/error.h"
 
 namespace moesaic::bench {
 namespace {
 
-std::vector<Benchmark> all_benchmarks() { return {kernels(), collectives()}; }
+std::vector<Benchmark> all_benchmarks(const std::string& python) {
+  return {kernels(), collectives(), train_tokens(python)};
+}
 
 // `wanted`, or InvalidArgument with the allowed names and the nearest of them.
 const std::string& choose(const std::string& what, const std::string& wanted,
@@ -28,14 +31,15 @@ const std::string& choose(const std::string& what, const std::string& wanted,
 }
 
 void list() {
-  for (const Benchmark& benchmark : all_benchmarks()) {
+  for (const Benchmark& benchmark : all_benchmarks(MOESAIC_PYTHON)) {
     fmt::print("{:<14} {} (sizes: {})\n", benchmark.name, benchmark.about, fmt::join(benchmark.sizes, ", "));
   }
 }
 
 // Returns the exit status.
-int run(const std::string& name, const std::string& size, const std::string& json_path) {
-  const std::vector<Benchmark> benchmarks = all_benchmarks();
+int run(const std::string& name, const std::string& size, const std::string& json_path,
+        const std::string& python) {
+  const std::vector<Benchmark> benchmarks = all_benchmarks(python);
   std::vector<std::string> names;
   for (const Benchmark& benchmark : benchmarks) names.push_back(benchmark.name);
   const std::string& chosen = choose("benchmark", name, names);
@@ -67,10 +71,14 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   const CLI::App* list = app.add_subcommand("list", "Name every benchmark and its sizes");
   CLI::App* run = app.add_subcommand("run", "Check and time one benchmark");
-  std::string name, size, json;
+  CLI::App* steps = app.add_subcommand("steps", "")->group("");  // for benchmarks, which start it
+  std::string name, size, json, python = MOESAIC_PYTHON, config, checkpoints;
   run->add_option("name", name, "A benchmark from `list`")->required();
   run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
   run->add_option("--json", json, "Also write the figures to this file");
+  run->add_option("--python", python, "Runs the peers written in Python")->capture_default_str();
+  steps->add_option("config", config)->required();
+  steps->add_option("checkpoints", checkpoints)->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -81,7 +89,11 @@ int main(int argc, char** argv) {
       moesaic::bench::list();
       return 0;
     }
-    return moesaic::bench::run(name, size, json);
+    if (steps->parsed()) {
+      moesaic::bench::serve_trainer_steps(config, checkpoints);
+      return 0;
+    }
+    return moesaic::bench::run(name, size, json, python);
   } catch (const std::exception& e) {
     fmt::print(stderr, "moesaic_bench: {}\n", e.what());
     return 2;

@@ -7,17 +7,19 @@ first 20 steps and the weights after them must agree.
 import functools
 import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
-from data_order import TrainingData
 from safetensors.torch import load_file
-from transformers import OlmoeConfig, OlmoeForCausalLM
 from transformers.models.olmoe.modeling_olmoe import load_balancing_loss_func
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "launch"))
+SOURCE = Path(__file__).resolve().parents[2]
+sys.path += [str(SOURCE / "tests" / "launch"), str(SOURCE / "bench" / "peers")]
+from data_order import TrainingData  # noqa: E402
+from olmoe import OlmoeTrainer, as_olmoe, checkpoint_tensors, load_olmoe  # noqa: E402
 from program import metrics, moesaic, newest_checkpoint, train, write_config, write_text  # noqa: E402
 
 STEPS = 20
@@ -70,44 +72,8 @@ variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.ke
 layouts = pytest.mark.parametrize("ranks, experts", LAYOUTS.values(), ids=LAYOUTS.keys())
 
 
-def checkpoint_tensors(checkpoint):
-    """Global name -> tensor, of every model file."""
-    tensors = {}
-    for file in sorted(checkpoint.glob("model-*.safetensors")):
-        tensors.update(load_file(file))
-    return tensors
-
-
 def column(lines, key):
     return [line[key] for line in lines]
-
-
-def as_olmoe(tensors, num_layers, num_experts):
-    """The same under the names of transformers, which keeps a layer's experts in one tensor."""
-    state = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
-    for layer in range(num_layers):
-        prefix = f"model.layers.{layer}.mlp.experts."
-
-        def stack(projection, prefix=prefix):
-            return torch.stack([tensors[f"{prefix}{e}.{projection}.weight"] for e in range(num_experts)])
-        state[prefix + "gate_up_proj"] = torch.cat([stack("gate_proj"), stack("up_proj")], dim=1)
-        state[prefix + "down_proj"] = stack("down_proj")
-    return state
-
-
-def olmoe(variant, checkpoint):
-    more = dict(variant.more)
-    config = OlmoeConfig(
-        vocab_size=256, hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=SEQ_LEN, rms_norm_eps=1e-5, tie_word_embeddings=False, hidden_act="silu",
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, clip_qkv=more.get("model__clip_qkv"),
-        num_experts=variant.num_experts, num_experts_per_tok=variant.top_k,
-        norm_topk_prob=variant.normalise == "before_drop", router_aux_loss_coef=variant.balance_loss,
-        pad_token_id=None, bos_token_id=None, eos_token_id=None, use_cache=False, dtype="float32",
-        attn_implementation="eager", experts_implementation="eager")
-    model = OlmoeForCausalLM(config).float()
-    model.load_state_dict(as_olmoe(checkpoint_tensors(checkpoint), 2, variant.num_experts), strict=True)
-    return model
 
 
 @functools.cache
@@ -126,34 +92,29 @@ class Reference:
     state: dict
 
 
+def configuration(run_dir):
+    return tomllib.loads((run_dir / "config.toml").read_text())
+
+
 @functools.cache
 def reference(variant):
     """transformers' model, trained by torch."""
     torch.set_num_threads(1)
-    model = olmoe(variant, newest_checkpoint(initial_run(variant)))
-    norms = [p for name, p in model.named_parameters() if "norm" in name]
-    others = [p for name, p in model.named_parameters() if "norm" not in name]
-    optimizer = torch.optim.AdamW([{"params": others}, {"params": norms, "weight_decay": 0.0}],
-                                  lr=LR, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY)
+    config = configuration(initial_run(variant))
+    config["optim"]["lr"] = LR
+    trainer = OlmoeTrainer(config, newest_checkpoint(initial_run(variant)))
     data = TrainingData(initial_run(variant).parent / "words.txt", SEQ_LEN, SEQUENCES)
     assert data.num_windows == SEQUENCES if variant.one_batch else data.num_windows > 20 * SEQUENCES
     result = Reference([], [], [], {})
     for step in range(STEPS):
-        tokens, targets = (torch.from_numpy(rows) for rows in data.batch(step))
-        out = model(input_ids=tokens, output_router_logits=True)
-        loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), targets.flatten())
-        optimizer.zero_grad()
-        (loss + variant.balance_loss * out.aux_loss).backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-        for group in optimizer.param_groups:
-            group["lr"] = LR * min(1.0, (step + 1) / WARMUP)
-        optimizer.step()
-        result.losses.append(loss.item())
-        result.gradient_norms.append(norm.item())
-        # Moesaic reports each layer alone, and trains on all layers together as transformers does.
-        layers = [load_balancing_loss_func((logits,), variant.num_experts, variant.top_k) for logits in out.router_logits]
-        result.balance_losses.append(sum(layer.item() for layer in layers) / len(layers))
-    result.state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        done = trainer.step(*(torch.from_numpy(rows) for rows in data.batch(step)))
+        result.losses.append(done.loss)
+        result.gradient_norms.append(done.gradient_norm)
+        if variant.balance_loss > 0:
+            # Moesaic reports each layer alone, and trains on all layers together as transformers does.
+            layers = [load_balancing_loss_func((logits,), variant.num_experts, variant.top_k) for logits in done.router_logits]
+            result.balance_losses.append(sum(layer.item() for layer in layers) / len(layers))
+    result.state = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
     return result
 
 
@@ -163,7 +124,7 @@ def assert_same_logits(variant, run_dir, file):
     dumped = load_file(file)
     assert dumped["tokens"].numel() >= SEQ_LEN
     with torch.no_grad():
-        expected = olmoe(variant, newest_checkpoint(run_dir))(input_ids=dumped["tokens"]).logits
+        expected = load_olmoe(configuration(run_dir), newest_checkpoint(run_dir))(input_ids=dumped["tokens"]).logits
     assert expected.std() > 0.02  # not equal for want of content
     torch.testing.assert_close(dumped["logits"], expected, rtol=0, atol=1e-4)
 
