@@ -160,7 +160,8 @@ at::Tensor balance_sum(const ModelConfig& config, int layer, const at::Tensor& s
 Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const at::Tensor& router_weight,
               std::int64_t sequence_length, StepContext& context) {
   const MoeConfig& moe = config.moe;
-  const GateOptions& gate = moe.gate;
+  GateOptions gate = moe.gate;
+  if (context.dropless) gate.capacity_factor = 0.0;
   const std::int64_t num_tokens = x.size(0), num_experts = gate.num_experts;
   const auto l = static_cast<std::size_t>(layer);
   require_shape("mlp.gate", router_weight, {num_experts, config.d_model});

@@ -130,10 +130,12 @@ double evaluate_micro_step(ShardedModel& model, const at::Tensor& tokens, const 
   return loss;
 }
 
-at::Tensor forward_logits(ShardedModel& model, const at::Tensor& tokens, StepContext& context) {
+at::Tensor forward_logits(ShardedModel& model, const at::Tensor& tokens, StepContext& context,
+                          const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   std::vector<UnitTensors> units;
-  const at::Tensor hidden = forward_to_head(model, tokens, context, units);
+  at::Tensor hidden = forward_to_head(model, tokens, context, units);
+  if (rows.defined()) hidden = hidden.flatten(0, 1).index_select(0, rows).unsqueeze(0);
   const int head = static_cast<int>(model.stages().size()) - 1;
   at::Tensor logits;
   {

@@ -28,7 +28,8 @@ double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at:
 double evaluate_micro_step(ShardedModel& model, const at::Tensor& tokens, const at::Tensor& targets,
                            StepContext& context);
 
-// Forward only: logits [B,S,V].
-at::Tensor forward_logits(ShardedModel& model, const at::Tensor& tokens, StepContext& context);
+// Forward only: logits [B,S,V]. With `rows` [N] int64, only of those of the B*S tokens: [1,N,V].
+at::Tensor forward_logits(ShardedModel& model, const at::Tensor& tokens, StepContext& context,
+                          const at::Tensor& rows = {});
 
 }  // namespace moesaic
