@@ -53,7 +53,8 @@ struct CoupledBalance {
   std::vector<std::vector<double>> chosen, probability;
 };
 
-class KvCache;  // kv_cache.h
+class KvCache;         // kv_cache.h
+struct RoutingRecord;  // router.cc
 
 // Facts about the micro-step that all ranks agree on, and this rank's place in it.
 struct StepContext {
@@ -75,6 +76,11 @@ struct StepContext {
   // input is the new tokens of its runs, B = 1.
   bool dropless = false;
   KvCache* cache = nullptr;
+
+  // Recomputation: a pass with keep_routing leaves here what each layer's router decided; a layer whose entry
+  // is set follows it: no messages, no second decision, no stats. [num_layers] or empty.
+  bool keep_routing = false;
+  std::vector<std::shared_ptr<const RoutingRecord>> kept_routing;
 };
 
 struct StageOutput {
