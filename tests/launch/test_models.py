@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from program import FAILURE, MISUSE, SOURCE, metrics, moesaic, newest_checkpoint, refused, train, write_config
+from program import FAILURE, MISUSE, SOURCE, Job, metrics, moesaic, newest_checkpoint, refused, train, write_config
 from safetensors.numpy import load_file
 
 RANKS = 2
@@ -54,11 +54,21 @@ def test_logits_are_those_of_the_loss(trained, tmp_path):
 # ---- generate ----
 
 
-def generate(run_dir, prompts, *arguments):
+def run_generate(run_dir, prompts, *arguments, new_tokens=(24,), **how):
     words = [word for prompt in prompts for word in ("--prompt", prompt)]
-    ran = moesaic("generate", "--run-dir", run_dir, *words, "--max-new-tokens", 24, *arguments)
+    words += [word for count in new_tokens for word in ("--max-new-tokens", count)]
+    ran = moesaic("generate", "--run-dir", run_dir, *words, *arguments, **how)
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return ran
+
+
+def generate(run_dir, prompts, *arguments, **how):
+    return run_generate(run_dir, prompts, *arguments, **how).stdout
+
+
+def blocks(out):
+    """The text of each labelled block."""
+    return [part.split(" ---\n", 1)[1][:-1] for part in out.split("--- prompt ")[1:]]
 
 
 PROMPTS = ["the ", "a", "no such word. And one that is much longer than the sixteen tokens of a context"]
@@ -94,9 +104,96 @@ def test_draws_depend_on_the_seed_and_the_temperature(trained):
     (["--prompt", ""], "prompt 1 is empty"),  # counted as in the output
     (["--prompt", "a", "--temperature", "-1"], "--temperature"),
     (["--prompt", "a", "--max-new-tokens", "-1"], "--max-new-tokens"),
+    (["--prompt", "a", "--max-new-tokens", "1", "--max-new-tokens", "2"], "2 times for 1 prompts"),
+    (["--prompt", "a", "--top-k", "-1"], "--top-k"),
+    (["--prompt", "a", "--top-p", "1.5"], "--top-p"),
+    (["--prompt", "a", "--top-p", "0"], "top_p is 0"),
+    (["--prompt", "a", "--context", "17"], "max_seq_len (16)"),
+    (["--prompt", "a", "--weights", "some"], "--weights"),
+    (["--prompt", "a", "--stop", ""], "a stop is empty"),
+    (["--prompts-file", "absent.txt"], "absent.txt"),
 ])
 def test_a_wrong_request_to_generate_is_misuse(trained, arguments, word):
     refused(MISUSE, moesaic("generate", "--run-dir", trained, *arguments), word)
+
+
+def test_one_prompt_is_plain_text(trained):
+    out = generate(trained, ["the "])
+    assert out.startswith("the ") and len(out) == len("the ") + 24 + 1 and "---" not in out
+    assert blocks(generate(trained, ["the ", "a"]))[0] + "\n" == out
+
+
+@pytest.mark.parametrize("mpi", [False, True], ids=["on_threads", "on_processes"])
+@pytest.mark.parametrize("experts", ["exchange", "gather"])
+def test_a_rank_that_finishes_early_keeps_joining(trained, mpi, experts):
+    prompts, how = ["the ", "one two"], {"mpi_ranks": 2} if mpi else {}
+    out = generate(trained, prompts, "--set", f'parallel.experts="{experts}"', "--ranks", 2, new_tokens=(3, 10), **how)
+    assert [len(block) for block in blocks(out)] == [4 + 3, 7 + 10]
+    assert blocks(out) == [generate(trained, [p], "--ranks", 1, new_tokens=(n,))[:-1] for p, n in zip(prompts, (3, 10))]
+
+
+def test_any_prompt_can_be_drawn_again_alone(trained):
+    sampling = ["--temperature", 1, "--top-k", 40, "--top-p", 0.95]
+    together = blocks(generate(trained, PROMPTS, *sampling, "--seed", 5, "--ranks", 2))
+    for i, prompt in enumerate(PROMPTS):
+        assert generate(trained, [prompt], *sampling, "--seed", 5 + i)[:-1] == together[i]
+
+
+def test_narrow_sampling_is_greedy(trained):
+    greedy = generate(trained, PROMPTS)
+    assert generate(trained, PROMPTS, "--temperature", 1, "--top-k", 1) == greedy
+    assert generate(trained, PROMPTS, "--temperature", 1, "--top-p", 1e-9) == greedy
+
+
+def test_prompts_come_from_files(trained, tmp_path):
+    lines = tmp_path / "prompts.txt"
+    lines.write_text("the \n\na\n")
+    assert generate(trained, [], "--prompts-file", lines) == generate(trained, ["the ", "a"])
+    objects = tmp_path / "prompts.jsonl"
+    objects.write_text('{"prompt": "the ", "max_new_tokens": 3}\n{"prompt": "a", "seed": 9}\n')
+    drawn = blocks(generate(trained, [], "--prompts-file", objects, "--temperature", 1))
+    assert len(drawn[0]) == 4 + 3
+    assert drawn[1] + "\n" == generate(trained, ["a"], "--temperature", 1, "--seed", 9)
+    objects.write_text('{"prompt": "the "}\n{"promt": "a"}\n')
+    refused(MISUSE, moesaic("generate", "--run-dir", trained, "--prompts-file", objects), "line 2", "prompt")
+
+
+def test_a_stop_ends_a_prompt(trained):
+    whole = generate(trained, ["the "])[:-1]
+    stop = whole[9:11]
+    end = whole.index(stop, 4) + 2
+    assert generate(trained, ["the "], "--stop", "no such text", "--stop", stop)[:-1] == whole[:end]
+    assert generate(trained, ["the "], "--end-token", ord(whole[4]))[:-1] == whole[:5]
+
+
+def test_figures_go_to_standard_error(trained):
+    told = run_generate(trained, ["the ", "a"]).stderr
+    assert "prefill 5 tokens" in told and "decode  46 tokens" in told and told.count("tokens/s") == 2
+    # 2 layers of keys and values, 32 fp32 wide, of a context of 16, for the one prompt of each rank.
+    assert f"key-value cache {2 * 2 * 32 * 4 * 16 / 2**20:.2f} MiB" in told
+    assert run_generate(trained, ["the ", "a"], "--quiet").stderr == ""
+
+
+def test_gathered_weights_are_kept_or_not(trained):
+    gather = ["--set", 'parallel.experts="gather"', "--ranks", 2]
+    kept = run_generate(trained, PROMPTS, *gather, "--weights", "keep")
+    anew = run_generate(trained, PROMPTS, *gather, "--weights", "gather")
+    assert kept.stdout == anew.stdout == generate(trained, PROMPTS)
+    assert "gathered once and kept" in kept.stderr and " 0.00 MiB in decode" in kept.stderr
+    assert "gathered anew for every token" in anew.stderr and " 0.00 MiB in decode" not in anew.stderr
+
+
+def test_output_is_valid_utf_8_whatever_the_model_writes(tmp_path):
+    train(write_config(tmp_path, train__steps=1), tmp_path / "run")  # it knows nothing yet: any bytes
+    out = generate(tmp_path / "run", ["a", "b"], "--temperature", 5, new_tokens=(300,))
+    assert "\N{REPLACEMENT CHARACTER}" in out
+    out.encode("utf-8")  # fails for bytes that did not decode
+
+
+def test_text_comes_while_it_is_made(trained):
+    with Job("generate", "--run-dir", trained, "--prompt", "the ", "--max-new-tokens", 1_000_000) as job:
+        assert job.process.stdout.read(200).startswith("the ")
+        assert job.process.poll() is None
 
 
 # ---- inspect ----

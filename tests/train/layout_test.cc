@@ -123,6 +123,40 @@ TEST(Layouts, AccumulationEqualsTheLargeBatchWithoutCapacityAndBalance) {
   }
 }
 
+TEST(Layouts, AccumulationEqualsTheLargeBatchWithBalanceOfSequencesZLossAndSharedExperts) {
+  const TempFolder folder;
+  Config config = small_config(write_text(folder.path()));
+  config.model.moe.gate.capacity_factor = 0;
+  config.model.moe.balance_scope = BalanceScope::kSequence;
+  config.model.moe.balance_loss = 0.1;
+  config.model.moe.z_loss = 0.01;
+  config.model.moe.num_shared_experts = 1;
+  const Outcome whole = train(config, 5);
+  for (const Layout& layout : {Layout{"", 1}, Layout{"", 4, {"gather", "exchange"}, 2}}) {
+    Config pieces = with_layout(config, layout);
+    pieces.train.accumulation = 2;
+    const Outcome cut = train(pieces, 5);
+    expect_close(whole.gradients, cut.gradients, 1e-5f);
+    for (std::size_t i = 0; i < whole.steps.size(); ++i) {
+      EXPECT_NEAR(cut.steps[i].loss, whole.steps[i].loss, 1e-4 * whole.steps[i].loss);
+      EXPECT_NEAR(cut.steps[i].balance_loss, whole.steps[i].balance_loss, 1e-4 * whole.steps[i].balance_loss);
+      EXPECT_NEAR(cut.steps[i].z_loss, whole.steps[i].z_loss, 1e-4 * whole.steps[i].z_loss);
+    }
+  }
+}
+
+// Capacity limits the rows of a micro-step: which choices are dropped depends on who shares it.
+TEST(Layouts, WithCapacityAccumulationIsAnotherRunThatDropsOtherChoices) {
+  const TempFolder folder;
+  const Config config = small_config(write_text(folder.path()));
+  Config pieces = config;
+  pieces.train.accumulation = 4;
+  const StepReport whole = train(config, 1).steps[0], cut = train(pieces, 1).steps[0];
+  EXPECT_EQ(cut.chosen[0], whole.chosen[0]);  // the first layer sees the same tokens
+  EXPECT_NE(cut.dropped, whole.dropped);
+  EXPECT_NE(cut.loss, whole.loss);
+}
+
 TEST(Layouts, MoreRanksThanSequencesJoinWithZeroTokens) {
   const TempFolder folder;
   Config config = small_config(write_text(folder.path()));

@@ -45,7 +45,8 @@ void InspectCommand::memory_plan() const {
   const auto world_size = static_cast<int>(config.parallel.ranks);
   const std::int64_t sequences = (micro_batch_sequences(config) + world_size - 1) / world_size;
   fmt::print("{}", describe(plan_memory(config.model, parallel_options(config), world_size,
-                                        moments_per_element(config), sequences * config.data.seq_len),
+                                        moments_per_element(config), sequences * config.data.seq_len,
+                                        recomputed_layers(config)),
                             world_size));
 }
 

@@ -44,8 +44,9 @@ struct TrainCommand {
 
 void print_plan(const Config& config, int world_size) {
   const std::int64_t sequences = (micro_batch_sequences(config) + world_size - 1) / world_size;
-  const MemoryPlan plan = plan_memory(config.model, parallel_options(config), world_size,
-                                      moments_per_element(config), sequences * config.data.seq_len);
+  const MemoryPlan plan =
+      plan_memory(config.model, parallel_options(config), world_size, moments_per_element(config),
+                  sequences * config.data.seq_len, recomputed_layers(config));
   fmt::print("{}", describe(plan, world_size));
 }
 

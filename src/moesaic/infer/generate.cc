@@ -3,28 +3,40 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <span>
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
-#include "moesaic/core/rng.h"
+#include "moesaic/nn/kv_cache.h"
 #include "moesaic/train/data.h"
 #include "moesaic/train/walk.h"
 
 namespace moesaic {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// What a rank says of a sequence in a round, where it is not a token.
+constexpr std::int64_t kNothing = -1, kNotFinite = -2;
+
+// Every rank keeps the tokens of all.
 struct Sequence {
-  std::uint64_t prompt_number;
+  const Prompt* prompt;
   std::vector<std::int64_t> tokens;
-  std::int64_t left;
-  std::vector<std::int64_t> produced;
+  std::int64_t produced = 0;
+  std::int64_t start = 0;  // of its context
+  bool done = false;
 };
 
 void check(const ModelConfig& config, const std::vector<Prompt>& prompts, const GenerateOptions& options) {
-  require(std::isfinite(options.temperature) && options.temperature >= 0,
-          "generate: temperature is {}, expected 0 (greedy) or more", options.temperature);
+  validate(options.sampling);
+  require(options.context >= 0 && options.context <= config.max_seq_len,
+          "generate: a context of {} tokens, expected 0 to model.max_seq_len ({})", options.context,
+          config.max_seq_len);
+  require(options.prefill_tokens >= 1, "generate: prefill_tokens is {}, expected 1 or more",
+          options.prefill_tokens);
+  for (const auto& stop : options.stops) require(!stop.empty(), "generate: a stop is empty");
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     require(!prompts[i].tokens.empty(), "generate: prompt {} is empty, expected at least one token", i + 1);
     require(prompts[i].max_new_tokens >= 0, "generate: prompt {} asks for {} new tokens, expected 0 or more",
@@ -36,107 +48,198 @@ void check(const ModelConfig& config, const std::vector<Prompt>& prompts, const 
   }
 }
 
-std::int64_t pick(std::span<const float> logits, const GenerateOptions& options, std::uint64_t key,
-                  const Sequence& sequence) {
-  const auto best = std::ranges::max_element(logits) - logits.begin();  // the first of equals
-  if (options.temperature == 0) return best;
-  std::vector<double> cumulative(logits.size());
-  double sum = 0;
-  for (std::size_t v = 0; v < logits.size(); ++v) {
-    sum += std::exp(
-        (static_cast<double>(logits[v]) - static_cast<double>(logits[static_cast<std::size_t>(best)])) /
-        options.temperature);
-    cumulative[v] = sum;
-  }
-  const double drawn = random_uniform(key, sequence.tokens.size(), sequence.prompt_number) * sum;
-  const auto at = std::ranges::upper_bound(cumulative, drawn) - cumulative.begin();
-  return std::min<std::int64_t>(at, static_cast<std::int64_t>(logits.size()) - 1);
+at::Tensor int64_tensor(const std::vector<std::int64_t>& values) {
+  at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
+  std::ranges::copy(values, tensor.mutable_data_ptr<std::int64_t>());
+  return tensor;
 }
 
-// One token for every sequence that still wants one.
-void extend(ShardedModel& model, StepContext& context, std::vector<Sequence>& sequences,
-            const GenerateOptions& options) {
-  const std::int64_t window = model.config().max_seq_len;
-  std::vector<Sequence*> active;
-  std::int64_t longest = 1;
-  for (Sequence& sequence : sequences) {
-    if (sequence.left == 0) continue;
-    active.push_back(&sequence);
-    longest = std::max(longest, std::min(window, static_cast<std::int64_t>(sequence.tokens.size())));
-  }
-  const auto rows = static_cast<std::int64_t>(active.size());
-  at::Tensor tokens = at::zeros({rows, longest}, at::kLong);
-  context.mask.assign(static_cast<std::size_t>(rows * longest), 0);
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto& all = active[static_cast<std::size_t>(row)]->tokens;
-    const std::int64_t length = std::min(window, static_cast<std::int64_t>(all.size()));
-    std::copy(all.end() - length, all.end(), tokens.mutable_data_ptr<std::int64_t>() + row * longest);
-    std::fill_n(context.mask.begin() + row * longest, length, std::uint8_t{1});
-    lengths.push_back(length);
+class Generation {
+ public:
+  Generation(ShardedModel& model, const std::vector<std::vector<float>>& bias,
+             const std::vector<Prompt>& prompts, const GenerateOptions& options)
+      : model_(model),
+        options_(options),
+        context_length_(options.context > 0 ? options.context : model.config().max_seq_len),
+        context_(base_context(model, bias)),
+        mine_(rows_of_rank(std::ssize(prompts), model.world().rank(), model.world().size())),
+        cache_(model.config(), model.units().front()->dtype(), capacities(prompts)) {
+    for (const Prompt& prompt : prompts) {
+      sequences_.push_back({&prompt, prompt.tokens, 0, 0, prompt.max_new_tokens == 0});
+    }
+    context_.dropless = true;
+    context_.cache = &cache_;
   }
 
-  const at::Tensor logits = forward_logits(model, tokens, context).to(at::kFloat).contiguous();
-  const std::int64_t vocab = model.config().vocab_size;
-  const std::uint64_t key = random_key(options.seed, "generate");
-  for (std::int64_t row = 0; row < rows; ++row) {
-    Sequence& sequence = *active[static_cast<std::size_t>(row)];
-    const float* at_last =
-        logits.const_data_ptr<float>() + (row * longest + lengths[static_cast<std::size_t>(row)] - 1) * vocab;
-    const std::int64_t token = pick({at_last, static_cast<std::size_t>(vocab)}, options, key, sequence);
-    sequence.tokens.push_back(token);
-    sequence.produced.push_back(token);
-    --sequence.left;
+  Generated run() {
+    GenerateStats stats;
+    stats.cache_bytes = cache_.bytes();
+    const auto measured = [&](double& seconds, std::int64_t& bytes, auto&& rounds) {
+      const auto start = Clock::now();
+      const std::int64_t before = sent_bytes();
+      rounds();
+      seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      bytes = sent_bytes() - before;
+    };
+    measured(stats.prefill_seconds, stats.prefill_gather_bytes, [&] {
+      while (std::ranges::any_of(sequences_, [](const Sequence& s) { return !s.done && s.produced == 0; })) {
+        round(/*prefill=*/true);
+      }
+    });
+    measured(stats.decode_seconds, stats.decode_gather_bytes, [&] {
+      while (std::ranges::any_of(sequences_, [](const Sequence& s) { return !s.done; })) {
+        round(/*prefill=*/false);
+        ++stats.decode_rounds;
+      }
+    });
+
+    Generated generated;
+    for (const Sequence& s : sequences_) {
+      const auto prompt_tokens = std::ssize(s.prompt->tokens);
+      if (s.produced > 0) {
+        stats.prefill_tokens += prompt_tokens - context_start(prompt_tokens, context_length_);
+        stats.decode_tokens += s.produced - 1;
+        stats.reread_tokens += reread(prompt_tokens, std::ssize(s.tokens) - 1);
+      }
+      generated.tokens.emplace_back(s.tokens.begin() + prompt_tokens, s.tokens.end());
+    }
+    generated.stats = stats;
+    return generated;
   }
-}
+
+ private:
+  std::vector<std::int64_t> capacities(const std::vector<Prompt>& prompts) const {
+    std::vector<std::int64_t> capacity;
+    for (std::int64_t i = mine_.first; i < mine_.first + mine_.count; ++i) {
+      const Prompt& prompt = prompts[static_cast<std::size_t>(i)];
+      // The last new token is never fed.
+      const std::int64_t fed = prompt.max_new_tokens - 1;
+      const bool all_fit = fed <= context_length_ - std::ssize(prompt.tokens);
+      capacity.push_back(fed < 0 ? 0 : all_fit ? std::ssize(prompt.tokens) + fed : context_length_);
+    }
+    return capacity;
+  }
+
+  std::int64_t sent_bytes() const {
+    const Traffic traffic = model_.gather_traffic();
+    return traffic.inter_node_bytes + traffic.intra_node_bytes;
+  }
+
+  // Tokens computed again while a sequence grew from `from` to `to` tokens.
+  std::int64_t reread(std::int64_t from, std::int64_t to) const {
+    std::int64_t sum = 0;
+    for (std::int64_t n = from + 1; n <= to; ++n) {
+      const std::int64_t start = context_start(n, context_length_);
+      if (start != context_start(n - 1, context_length_)) sum += n - start - 1;
+    }
+    return sum;
+  }
+
+  // What this rank computes in a round, and whose next token that gives.
+  struct Fed {
+    std::vector<std::int64_t> tokens;
+    std::vector<KvCache::Run> runs;
+    std::vector<std::int64_t> last_rows;
+    std::vector<std::size_t> ready;  // sequences, one per last row
+  };
+
+  Fed feed(bool prefill) {
+    Fed fed;
+    std::int64_t room = options_.prefill_tokens;
+    for (std::int64_t i = 0; i < mine_.count && room > 0; ++i) {
+      const auto slot = static_cast<std::size_t>(i);
+      const auto index = static_cast<std::size_t>(mine_.first + i);
+      Sequence& s = sequences_[index];
+      if (s.done || (prefill && s.produced > 0)) continue;
+      const std::int64_t start = context_start(std::ssize(s.tokens), context_length_);
+      if (start != s.start) cache_.clear(slot);
+      s.start = start;
+      const std::int64_t first = start + cache_.length(slot), pending = std::ssize(s.tokens) - first;
+      const std::int64_t count = std::min(pending, room);
+      room -= count;
+      fed.tokens.insert(fed.tokens.end(), s.tokens.begin() + first, s.tokens.begin() + first + count);
+      fed.runs.push_back({slot, count});
+      if (count < pending) continue;
+      fed.last_rows.push_back(std::ssize(fed.tokens) - 1);
+      fed.ready.push_back(index);
+    }
+    return fed;
+  }
+
+  void round(bool prefill) {
+    const Fed fed = feed(prefill);
+    cache_.begin(fed.runs);
+    const at::Tensor logits =
+        forward_logits(model_, int64_tensor(fed.tokens).unsqueeze(0), context_, int64_tensor(fed.last_rows))
+            .to(at::kFloat)
+            .contiguous();
+    cache_.commit();
+
+    std::vector<std::int64_t> news(static_cast<std::size_t>(mine_.count), kNothing);
+    const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+    for (std::size_t i = 0; i < fed.ready.size(); ++i) {
+      const Sequence& s = sequences_[fed.ready[i]];
+      std::int64_t& token = news[fed.ready[i] - static_cast<std::size_t>(mine_.first)];
+      try {
+        token = sample({logits.const_data_ptr<float>() + i * vocab, vocab}, options_.sampling, s.prompt->seed,
+                       s.tokens.size());
+      } catch (const NonFinite&) {
+        token = kNotFinite;  // all ranks must hear of it
+      }
+    }
+    tell(news);
+  }
+
+  // Every rank learns every new token.
+  void tell(const std::vector<std::int64_t>& news) {
+    Communicator& world = model_.world();
+    std::vector<std::int64_t> bytes, all(sequences_.size());
+    for (int rank = 0; rank < world.size(); ++rank) {
+      bytes.push_back(rows_of_rank(std::ssize(sequences_), rank, world.size()).count *
+                      std::int64_t{sizeof(std::int64_t)});
+    }
+    all_gather_v(world, std::as_bytes(std::span(news)), bytes, std::as_writable_bytes(std::span(all)));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      Sequence& s = sequences_[i];
+      if (all[i] == kNotFinite) {
+        throw NonFinite(fmt::format("generate: prompt {}, new token {}: no logit is a finite number", i + 1,
+                                    s.produced + 1));
+      }
+      if (all[i] == kNothing) continue;
+      s.tokens.push_back(all[i]);
+      ++s.produced;
+      s.done = s.produced == s.prompt->max_new_tokens || stops(s);
+      options_.on_token(i, all[i], s.done);
+    }
+  }
+
+  bool stops(const Sequence& s) const {
+    return std::ranges::any_of(options_.stops, [&](const std::vector<std::int64_t>& stop) {
+      return std::ssize(stop) <= s.produced && std::equal(stop.rbegin(), stop.rend(), s.tokens.rbegin());
+    });
+  }
+
+  ShardedModel& model_;
+  const GenerateOptions& options_;
+  std::int64_t context_length_;
+  StepContext context_;
+  RowRange mine_;  // this rank's prompts
+  KvCache cache_;
+  std::vector<Sequence> sequences_;
+};
 
 }  // namespace
 
-std::vector<std::vector<std::int64_t>> generate(ShardedModel& model,
-                                                const std::vector<std::vector<float>>& bias,
-                                                const std::vector<Prompt>& prompts,
-                                                const GenerateOptions& options) {
+std::int64_t context_start(std::int64_t tokens, std::int64_t context) {
+  if (tokens <= context) return 0;
+  const std::int64_t step = std::max<std::int64_t>(1, context / 2);
+  return (tokens - context + step - 1) / step * step;
+}
+
+Generated generate(ShardedModel& model, const std::vector<std::vector<float>>& bias,
+                   const std::vector<Prompt>& prompts, const GenerateOptions& options) {
   check(model.config(), prompts, options);
-  Communicator& world = model.world();
-  const auto num_prompts = static_cast<std::int64_t>(prompts.size());
-
-  std::vector<Sequence> mine;
-  std::int64_t rounds = 0;
-  for (std::int64_t i = 0; i < num_prompts; ++i) {
-    const Prompt& prompt = prompts[static_cast<std::size_t>(i)];
-    rounds = std::max(rounds, prompt.max_new_tokens);
-    const RowRange rows = rows_of_rank(num_prompts, world.rank(), world.size());
-    if (i < rows.first || i >= rows.first + rows.count) continue;
-    mine.push_back({static_cast<std::uint64_t>(i), prompt.tokens, prompt.max_new_tokens, {}});
-  }
-
-  StepContext context = base_context(model, bias);
-  for (std::int64_t round = 0; round < rounds; ++round) extend(model, context, mine, options);
-
-  // Everybody knows how much everybody made; bring it together.
-  std::vector<std::int64_t> made;
-  for (const Sequence& sequence : mine)
-    made.insert(made.end(), sequence.produced.begin(), sequence.produced.end());
-  std::vector<std::int64_t> bytes_per_rank;
-  std::int64_t total = 0;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    std::int64_t tokens = 0;
-    const RowRange rows = rows_of_rank(num_prompts, rank, world.size());
-    for (std::int64_t i = rows.first; i < rows.first + rows.count; ++i)
-      tokens += prompts[static_cast<std::size_t>(i)].max_new_tokens;
-    bytes_per_rank.push_back(tokens * std::int64_t{sizeof(std::int64_t)});
-    total += tokens;
-  }
-  std::vector<std::int64_t> all(static_cast<std::size_t>(total));
-  all_gather_v(world, std::as_bytes(std::span(made)), bytes_per_rank, std::as_writable_bytes(std::span(all)));
-
-  std::vector<std::vector<std::int64_t>> results;
-  auto at = all.begin();
-  for (const Prompt& prompt : prompts) {
-    results.emplace_back(at, at + prompt.max_new_tokens);
-    at += prompt.max_new_tokens;
-  }
-  return results;
+  return Generation(model, bias, prompts, options).run();
 }
 
 }  // namespace moesaic

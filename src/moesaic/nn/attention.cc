@@ -2,6 +2,7 @@
 
 #include "moesaic/core/error.h"
 #include "moesaic/nn/checks.h"
+#include "moesaic/nn/kv_cache.h"
 
 namespace moesaic {
 
@@ -11,13 +12,16 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return weight * (x32 * scale).to(x.scalar_type());
 }
 
-at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double theta) {
-  const std::int64_t head_width = x.size(-1), half = head_width / 2;
+Rotation rotation(const at::Tensor& positions, std::int64_t head_width, double theta) {
   const at::Tensor exponent = at::arange(0, head_width, 2, at::kFloat) / static_cast<double>(head_width);
   const at::Tensor frequency = 1.0 / at::pow(theta, exponent);
-  at::Tensor angle = positions.unsqueeze(-1).to(at::kFloat) * frequency;  // [S,half] or [B,S,half]
-  if (angle.dim() == 3) angle = angle.unsqueeze(1);
-  const at::Tensor cosine = angle.cos(), sine = angle.sin();
+  const at::Tensor angle = positions.unsqueeze(-1).to(at::kFloat) * frequency;
+  return {angle.cos(), angle.sin()};
+}
+
+at::Tensor rotary(const at::Tensor& x, const Rotation& rotation) {
+  const std::int64_t half = x.size(-1) / 2;
+  const auto& [cosine, sine] = rotation;
   const at::Tensor x32 = x.to(at::kFloat);
   const at::Tensor first = x32.narrow(-1, 0, half), second = x32.narrow(-1, half, half);
   return at::cat({first * cosine - second * sine, second * cosine + first * sine}, -1).to(x.scalar_type());
@@ -47,7 +51,7 @@ AttentionWeights attention_weights(const ModelConfig& config, std::span<const at
 }
 
 Heads project_heads(const ModelConfig& config, const AttentionWeights& weights, const at::Tensor& x,
-                    const at::Tensor& positions) {
+                    const Rotation& rotation) {
   Heads heads{at::linear(x, weights.q), at::linear(x, weights.k), at::linear(x, weights.v)};
   if (config.qk_norm) {
     heads.q = rms_norm(heads.q, weights.q_norm, config.norm_eps);
@@ -57,8 +61,8 @@ Heads project_heads(const ModelConfig& config, const AttentionWeights& weights, 
     if (config.clip_qkv > 0.0) *t = at::clamp(*t, -config.clip_qkv, config.clip_qkv);
     *t = t->view({x.size(0), x.size(1), config.num_heads, config.d_model / config.num_heads}).transpose(1, 2);
   }
-  heads.q = rotary(heads.q, positions, config.rope_theta);
-  heads.k = rotary(heads.k, positions, config.rope_theta);
+  heads.q = rotary(heads.q, rotation);
+  heads.k = rotary(heads.k, rotation);
   return heads;
 }
 
@@ -67,10 +71,19 @@ at::Tensor attention(const ModelConfig& config, const AttentionWeights& weights,
   require(num_positions <= config.max_seq_len,
           "sequence of {} positions is longer than model.max_seq_len = {}", num_positions,
           config.max_seq_len);
-  const Heads heads = project_heads(config, weights, x, at::arange(num_positions, at::kLong));
+  const Rotation turned =
+      rotation(at::arange(num_positions, at::kLong), config.d_model / config.num_heads, config.rope_theta);
+  const Heads heads = project_heads(config, weights, x, turned);
   const at::Tensor mixed = at::scaled_dot_product_attention(heads.q, heads.k, heads.v, /*attn_mask=*/{},
                                                             /*dropout_p=*/0.0, /*is_causal=*/true);
   return at::linear(mixed.transpose(1, 2).reshape(x.sizes()), weights.o);
+}
+
+at::Tensor cached_attention(const ModelConfig& config, const AttentionWeights& weights, const at::Tensor& x,
+                            int layer, KvCache& cache) {
+  require_shape("new tokens of the key-value cache", x, {1, cache.num_tokens(), config.d_model});
+  const Heads heads = project_heads(config, weights, x, cache.rotation());
+  return at::linear(cache.attend(layer, heads), weights.o);
 }
 
 }  // namespace moesaic

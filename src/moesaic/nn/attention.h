@@ -14,12 +14,19 @@
 
 namespace moesaic {
 
+class KvCache;  // kv_cache.h
+
 // weight * (x / sqrt(mean(x^2) + eps)) over the last dimension.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-// x [B,H,S,D/H], positions [S] or [B,S] int64. Pair (i, i + D/2H) of a head turns by position * theta^(-2i /
-// (D/H)).
-at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double theta);
+// cos and sin of the angles position * theta^(-2i / (D/H)), i < D/2H: [S,D/2H] fp32 for positions [S] int64.
+struct Rotation {
+  at::Tensor cosine, sine;
+};
+Rotation rotation(const at::Tensor& positions, std::int64_t head_width, double theta);
+
+// x [B,H,S,D/H]: pair (i, i + D/2H) of a head turns by angle i of its position.
+at::Tensor rotary(const at::Tensor& x, const Rotation& rotation);
 
 // The tensors of an attention unit, by name.
 struct AttentionWeights {
@@ -35,9 +42,13 @@ struct Heads {
 };
 // Projection, q/k-norm over the whole width, clip, split into heads, rotation. x [B,S,D] is already normed.
 Heads project_heads(const ModelConfig& config, const AttentionWeights& weights, const at::Tensor& x,
-                    const at::Tensor& positions);
+                    const Rotation& rotation);
 
 // Causal attention over the S positions of x [B,S,D] (already normed), output projection included.
 at::Tensor attention(const ModelConfig& config, const AttentionWeights& weights, const at::Tensor& x);
+
+// The same for the new tokens x [1,T,D] of `cache`'s runs, each after what its sequence holds.
+at::Tensor cached_attention(const ModelConfig& config, const AttentionWeights& weights, const at::Tensor& x,
+                            int layer, KvCache& cache);
 
 }  // namespace moesaic

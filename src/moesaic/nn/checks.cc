@@ -12,6 +12,8 @@ void require_shape(std::string_view name, const at::Tensor& tensor, at::IntArray
           fmt::join(tensor.sizes(), ", "));
 }
 
+at::ScalarType scalar_type(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
+
 DType compute_dtype(std::string_view name, const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kFloat) return DType::kF32;
   require(tensor.scalar_type() == at::kBFloat16, "{}: expected fp32 or bf16, got {}", name,

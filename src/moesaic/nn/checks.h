@@ -12,6 +12,8 @@ namespace moesaic {
 // InvalidArgument naming the tensor, its shape and the expected one.
 void require_shape(std::string_view name, const at::Tensor& tensor, at::IntArrayRef expected);
 
+at::ScalarType scalar_type(DType dtype);
+
 // kF32 or kBF16; InvalidArgument naming the tensor for any other dtype.
 DType compute_dtype(std::string_view name, const at::Tensor& tensor);
 

@@ -42,6 +42,16 @@ struct Gathered {
   std::int64_t non_finite_token = -1;
 };
 
+}  // namespace
+
+struct RoutingRecord {
+  Choices choices;
+  Gathered gathered;
+  RoutingPlan plan;
+};
+
+namespace {
+
 Gathered gather(Communicator& world, int layer, const Choices& choices,
                 const std::vector<double>& probability) {
   const Span span(world.tracer(), {.phase = Phase::kCounts, .name = "router counts", .index = layer});
@@ -150,6 +160,7 @@ at::Tensor balance_sum(const ModelConfig& config, int layer, const at::Tensor& s
   CoupledBalance& coupled = *context.coupled;
   coupled.chosen.resize(context.stats.size());
   coupled.probability.resize(context.stats.size());
+  // A recomputed layer writes what is there already.
   coupled.chosen[static_cast<std::size_t>(layer)].assign(gathered.chosen.begin(), gathered.chosen.end());
   coupled.probability[static_cast<std::size_t>(layer)] = probability;
   return coupled_balance(sums, context.coupled, layer, num_moe_layers, gathered.valid);
@@ -160,7 +171,8 @@ at::Tensor balance_sum(const ModelConfig& config, int layer, const at::Tensor& s
 Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const at::Tensor& router_weight,
               std::int64_t sequence_length, StepContext& context) {
   const MoeConfig& moe = config.moe;
-  const GateOptions& gate = moe.gate;
+  GateOptions gate = moe.gate;
+  if (context.dropless) gate.capacity_factor = 0.0;
   const std::int64_t num_tokens = x.size(0), num_experts = gate.num_experts;
   const auto l = static_cast<std::size_t>(layer);
   require_shape("mlp.gate", router_weight, {num_experts, config.d_model});
@@ -172,7 +184,11 @@ Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const a
   at::Tensor logits = at::linear(input, router_weight);
   std::span<const float> bias;
   if (gate.bias_balance && l < context.bias.size()) bias = context.bias[l];
-  const Choices choices = choose(gate, values(logits.contiguous()), bias, context.mask);
+  const std::shared_ptr<const RoutingRecord> kept =
+      l < context.kept_routing.size() ? context.kept_routing[l] : nullptr;
+  const auto made = kept ? nullptr : std::make_shared<RoutingRecord>();
+  if (made) made->choices = choose(gate, values(logits.contiguous()), bias, context.mask);
+  const auto& [choices, gathered, plan] = kept ? *kept : *made;
 
   at::Tensor valid = ids_tensor(choices.expert_ids, num_tokens, gate.top_k).narrow(1, 0, 1) >= 0;
   if (choices.valid_tokens < num_tokens) {
@@ -189,22 +205,29 @@ Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const a
   const at::Tensor told = (global ? sums.detach() : sums.detach() * shares).to(at::kDouble).sum(0);
   const std::vector<double> probability(told.data_ptr<double>(), told.data_ptr<double>() + num_experts);
 
-  const Gathered gathered = gather(*context.world, layer, choices, probability);
-  if (gate.non_finite == OnNonFinite::kError && gathered.non_finite_rank >= 0) {
-    throw NonFinite(fmt::format("layer {}: the router logits of token {} of rank {} are not finite", layer,
-                                gathered.non_finite_token, gathered.non_finite_rank));
+  if (made) {
+    made->gathered = gather(*context.world, layer, choices, probability);
+    if (gate.non_finite == OnNonFinite::kError && gathered.non_finite_rank >= 0) {
+      throw NonFinite(fmt::format("layer {}: the router logits of token {} of rank {} are not finite", layer,
+                                  gathered.non_finite_token, gathered.non_finite_rank));
+    }
+    const bool per_rank = gate.capacity_scope == CapacityScope::kRank;
+    made->plan = admit(gate, choices, gathered.counts, per_rank ? choices.valid_tokens : gathered.valid,
+                       context.world->rank(), context.world->size());
   }
 
   Routing routing;
-  const bool per_rank = gate.capacity_scope == CapacityScope::kRank;
-  routing.plan = admit(gate, choices, gathered.counts, per_rank ? choices.valid_tokens : gathered.valid,
-                       context.world->rank(), context.world->size());
+  routing.plan = plan;
   routing.weights = choice_weights(gate, logits, choices, routing.plan);
   const at::Tensor weights = routing.weights.detach().contiguous();
   std::copy_n(weights.data_ptr<float>(), weights.numel(), routing.plan.weights.begin());
 
   const at::Tensor z = z_sum(logits, valid);
-  context.stats[l] = report(moe, choices, routing.plan, gathered, z.item<double>());
+  if (made) context.stats[l] = report(moe, choices, plan, gathered, z.item<double>());
+  if (made && context.keep_routing) {
+    context.kept_routing.resize(context.stats.size());
+    context.kept_routing[l] = made;
+  }
   if (!context.training || (moe.balance_loss == 0.0 && moe.z_loss == 0.0)) return routing;
 
   if (global) {

@@ -5,6 +5,9 @@
 //
 //   T tokens of this rank, D width, E experts, K choices per token
 //
+// A layer whose decision was kept (StepContext::kept_routing) follows it: no message, no stats, the same
+// plan; logits, weights and losses are formed again, so that gradients can reach the router.
+//
 // Errors: NonFinite, on every rank alike, naming layer, rank and token, where a logit is not finite and
 // non_finite = "error". Under "drop" such tokens (and padding) get no expert, no loss, and pass no gradient.
 #pragma once

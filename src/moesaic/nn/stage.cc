@@ -43,7 +43,10 @@ StageOutput moe_feed_forward(const ModelConfig& config, int layer, std::span<con
 StageOutput run_layer(const ModelConfig& config, const StageSpec& stage, std::span<const UnitTensors> units,
                       const at::Tensor& x, StepContext& context) {
   const AttentionWeights weights = attention_weights(config, units[0]);
-  const at::Tensor h = x + attention(config, weights, rms_norm(x, weights.input_norm, config.norm_eps));
+  const at::Tensor input = rms_norm(x, weights.input_norm, config.norm_eps);
+  const at::Tensor h =
+      x + (context.cache ? cached_attention(config, weights, input, stage.layer, *context.cache)
+                         : attention(config, weights, input));
   const at::Tensor normed = rms_norm(h, weights.post_norm, config.norm_eps);
   if (stage.layer < config.num_dense_layers) {
     return {h + feed_forward(config, config.d_ff, units[1], normed), {}};

@@ -53,6 +53,9 @@ struct CoupledBalance {
   std::vector<std::vector<double>> chosen, probability;
 };
 
+class KvCache;         // kv_cache.h
+struct RoutingRecord;  // router.cc
+
 // Facts about the micro-step that all ranks agree on, and this rank's place in it.
 struct StepContext {
   bool training = true;
@@ -68,6 +71,16 @@ struct StepContext {
   std::vector<LayerStats> stats;         // [num_layers], filled by run_stage
   std::shared_ptr<CoupledBalance>
       coupled;  // made by run_stage for balance_convention "hf"; one per micro-step
+
+  // Inference: capacity is left out, since who else is in the pass must not matter; and with a cache the
+  // input is the new tokens of its runs, B = 1.
+  bool dropless = false;
+  KvCache* cache = nullptr;
+
+  // Recomputation: a pass with keep_routing leaves here what each layer's router decided; a layer whose entry
+  // is set follows it: no messages, no second decision, no stats. [num_layers] or empty.
+  bool keep_routing = false;
+  std::vector<std::shared_ptr<const RoutingRecord>> kept_routing;
 };
 
 struct StageOutput {

@@ -27,7 +27,8 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
 }  // namespace
 
 MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, int world_size,
-                       std::int64_t moments_per_element, std::int64_t tokens_per_rank) {
+                       std::int64_t moments_per_element, std::int64_t tokens_per_rank,
+                       const std::vector<bool>& recomputed) {
   const Placement placement =
       Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), world_size, options.exchange_size);
   const std::vector<UnitSpec> specs = unit_specs(config);
@@ -84,9 +85,16 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
     previous_gradients = gradients;
   }
 
-  std::int64_t values = config.vocab_size * 2;  // logits and their gradient
-  for (int layer = 0; layer < config.num_layers; ++layer) values += activation_values(config, layer);
-  plan.activations = tokens_per_rank * values * size_of(options.dtype);
+  // What layers keep until their backward, and the most that exists beside it: first the logits and their
+  // gradient, later one recomputed layer.
+  std::int64_t kept = 0, beside = config.vocab_size * 2;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const std::int64_t values = activation_values(config, layer);
+    const bool again = !recomputed.empty() && recomputed.at(static_cast<std::size_t>(layer));
+    kept += again ? config.d_model : values;
+    if (again) beside = std::max(beside, values);
+  }
+  plan.activations = tokens_per_rank * (kept + beside) * size_of(options.dtype);
   return plan;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "moesaic/nn/model_config.h"
 #include "moesaic/shard/parallel.h"
@@ -24,9 +25,11 @@ struct MemoryPlan {
   std::int64_t total() const { return masters + images + gradients + moments + gathered + activations; }
 };
 
-// moments_per_element: 2 for AdamW, 1 for SGD with momentum. tokens_per_rank: of one micro-step.
+// moments_per_element: 2 for AdamW, 1 for SGD with momentum. tokens_per_rank: of one micro-step. recomputed:
+// layers that keep only their input between forward and backward, [num_layers] or empty for none.
 MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, int world_size,
-                       std::int64_t moments_per_element, std::int64_t tokens_per_rank);
+                       std::int64_t moments_per_element, std::int64_t tokens_per_rank,
+                       const std::vector<bool>& recomputed = {});
 
 // A table for people: one line per row, with MiB.
 std::string describe(const MemoryPlan& plan, int world_size);

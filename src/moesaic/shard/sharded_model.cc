@@ -108,9 +108,22 @@ std::vector<UnitTensors> ShardedModel::acquire(int stage) {
 }
 
 void ShardedModel::release(int stage) {
+  if (keep_gathered_) return;
   for (const int unit : stages_.at(static_cast<std::size_t>(stage)).units) {
     units_[static_cast<std::size_t>(unit)]->release();
   }
+}
+
+void ShardedModel::keep_gathered(bool keep) {
+  keep_gathered_ = keep;
+  if (keep) return;
+  for (auto& unit : units_) unit->release();
+}
+
+std::int64_t ShardedModel::gathered_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& unit : units_) bytes += unit->gathered_bytes();
+  return bytes;
 }
 
 void ShardedModel::reduce(int stage) {

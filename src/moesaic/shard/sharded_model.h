@@ -40,6 +40,11 @@ class ShardedModel {
   void prefetch(int stage);
   std::vector<UnitTensors> acquire(int stage);
   void release(int stage);
+  // Inference walks the same weights again and again. true: what is gathered stays, release() frees nothing;
+  // false: frees it. Masters must not change while it is on.
+  void keep_gathered(bool keep);
+  // Bytes that takes on this rank.
+  std::int64_t gathered_bytes() const;
   void reduce(int stage);
   void finish_reduce(bool first);
 
@@ -64,6 +69,7 @@ class ShardedModel {
   Communicator world_gather_, world_reduce_, owners_gather_, owners_reduce_, exchange_, self_;
   std::vector<ExpertRoute> routes_;
   std::vector<std::unique_ptr<ShardedUnit>> units_;
+  bool keep_gathered_ = false;
   std::vector<int> first_stage_;  // of each unit: its gradient is complete after that stage's backward
 };
 

@@ -7,11 +7,10 @@
 #include <cstring>
 
 #include "moesaic/kernels/convert.h"
+#include "moesaic/nn/checks.h"
 
 namespace moesaic {
 namespace {
-
-at::ScalarType scalar_type(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
 
 // Adds the seconds a block of code took to a counter.
 class BlockedTimer {
@@ -47,13 +46,9 @@ ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dty
     part_bytes_.push_back(part.size() * size_of(dtype_));
     part_offset_bytes_.push_back(part_offsets_.back() * size_of(dtype_));
   }
-  const std::int64_t shard_bytes = shard_elements_ * size_of(DType::kF32);
-  master_ = Buffer(shard_bytes);
-  gradient_ = Buffer(shard_bytes);
-  reduced_ = Buffer(shard_bytes);
+  master_ = Buffer(shard_elements_ * size_of(DType::kF32));
   // Alignment padding between tensors is never trained, but it is gathered, saved and summed.
   std::ranges::fill(master(), 0.0f);
-  std::ranges::fill(gradient(), 0.0f);
   if (dtype_ != DType::kF32) image_ = Buffer(shard_elements_ * size_of(dtype_));
   make_leaves();
 }
@@ -140,6 +135,10 @@ void ShardedUnit::start_reduce() {
     }
   }
   for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
+  if (reduced_.bytes() == 0) {
+    gradient_ = Buffer(shard_elements_ * size_of(DType::kF32));
+    reduced_ = Buffer(gradient_.bytes());
+  }
   reducing_ = true;
   const std::span<const std::byte> input{static_cast<const std::byte*>(flat_gradient_.const_data_ptr()),
                                          static_cast<std::size_t>(whole_elements_ * size_of(dtype_))};

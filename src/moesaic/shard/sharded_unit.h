@@ -32,10 +32,15 @@ class ShardedUnit {
   DType dtype() const { return dtype_; }
   bool resident() const { return resident_; }
   std::int64_t shard_elements() const { return shard_elements_; }
+  // What a gather brings into memory beside the shard.
+  std::int64_t gathered_bytes() const { return resident_ ? 0 : whole_elements_ * size_of(dtype_); }
 
-  // fp32 masters of this rank's shard, and the gradient summed into it by the last reduce.
+  // fp32 masters of this rank's shard, and the gradient summed into it by the last reduce (empty before the
+  // first: inference has none).
   std::span<float> master() { return {master_.as<float>(), static_cast<std::size_t>(shard_elements_)}; }
-  std::span<float> gradient() { return {gradient_.as<float>(), static_cast<std::size_t>(shard_elements_)}; }
+  std::span<float> gradient() {
+    return {gradient_.as<float>(), static_cast<std::size_t>(gradient_.bytes()) / sizeof(float)};
+  }
 
   // After masters changed: renews the image that gathers send. Invalid while the whole is gathered.
   void refresh_image();

@@ -64,6 +64,10 @@ void validate(const Config& config) {
   require(choices == 1 || choices == model.num_layers,
           "parallel.experts has {} entries, expected 1 or one per layer (model.num_layers = {})", choices,
           model.num_layers);
+  const std::int64_t recomputes = std::ssize(train.recompute);
+  require(recomputes == 1 || recomputes == model.num_layers,
+          "train.recompute has {} entries, expected 1 or one per layer (model.num_layers = {})", recomputes,
+          model.num_layers);
   require(data.seq_len <= model.max_seq_len, "data.seq_len is {}, expected at most model.max_seq_len ({})",
           data.seq_len, model.max_seq_len);
   // Divisions, not products: the product may overflow.
@@ -107,6 +111,15 @@ void require_same_run(const Config& saved, const Config& now) {
 bool exchanges_tokens(const Config& config, std::int64_t layer) {
   const std::vector<std::string>& experts = config.parallel.experts;
   return (experts.size() == 1 ? experts.front() : experts.at(static_cast<std::size_t>(layer))) == "exchange";
+}
+
+std::vector<bool> recomputed_layers(const Config& config) {
+  const std::vector<std::string>& recompute = config.train.recompute;
+  std::vector<bool> layers;
+  for (std::size_t layer = 0; layer < static_cast<std::size_t>(config.model.num_layers); ++layer) {
+    layers.push_back((recompute.size() == 1 ? recompute.front() : recompute.at(layer)) == "full");
+  }
+  return layers;
 }
 
 std::int64_t micro_batch_sequences(const Config& config) {

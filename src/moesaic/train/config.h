@@ -62,6 +62,7 @@ struct TrainConfig {
   std::int64_t seed = 1;
   std::int64_t batch_tokens = 4096;
   std::int64_t accumulation = 1;
+  std::vector<std::string> recompute = {"none"};  // "none" or "full"; one for all layers, or one per layer
   std::int64_t eval_every = 0;
   std::int64_t eval_tokens = 0;
   std::int64_t max_skipped_steps = 10;
@@ -108,6 +109,9 @@ void require_same_run(const Config& saved, const Config& now);
 
 // Whether the experts of `layer` are reached by moving tokens (else by moving weights).
 bool exchanges_tokens(const Config& config, std::int64_t layer);
+
+// Layers whose activations are computed again in the backward pass: [num_layers].
+std::vector<bool> recomputed_layers(const Config& config);
 
 // Sequences of all ranks in one micro-step: batch_tokens / (seq_len * accumulation).
 std::int64_t micro_batch_sequences(const Config& config);

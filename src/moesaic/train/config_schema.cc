@@ -284,6 +284,12 @@ SchemaSection train_section(TrainConfig& c) {
                .target = &c.accumulation,
                .doc = "micro-steps per optimizer step",
                .min = 1},
+              {.key = "recompute",
+               .target = ListTarget{&c.recompute, true},
+               .doc = "activation checkpointing; full: a layer keeps its input and its routing and runs "
+                      "forward again in the backward pass (less memory, about a third more compute, the same "
+                      "gradients); one for all layers, or an array with one per layer",
+               .allowed = {"none", "full"}},
               {.key = "eval_every",
                .target = &c.eval_every,
                .doc = "steps between evaluations; 0 = only at the end",

@@ -100,8 +100,8 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
     context.step = step;
     context.step_tokens = context.step_targets = train.batch_tokens;
     context.first_token = micro * (train.batch_tokens / train.accumulation) + batch.first_sequence * seq_len;
-    loss +=
-        train_micro_step(model_, tokens_of(batch, seq_len), targets_of(batch, seq_len), micro == 0, context);
+    loss += train_micro_step(model_, tokens_of(batch, seq_len), targets_of(batch, seq_len), micro == 0,
+                             context, recomputed_layers(config_));
     std::size_t moe_layer = 0;
     for (const LayerStats& stats : context.stats) {
       if (!routes_tokens(stats)) continue;

@@ -54,8 +54,12 @@ StepContext base_context(const ShardedModel& model, const std::vector<std::vecto
 }
 
 double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at::Tensor& targets, bool first,
-                        StepContext& context) {
+                        StepContext& context, const RecomputedLayers& recomputed) {
   const auto stages = model.stages();
+  const auto computed_again = [&](const StageSpec& stage) {
+    return stage.kind == StageKind::kLayer && !recomputed.empty() &&
+           recomputed.at(static_cast<std::size_t>(stage.layer));
+  };
   const int last = static_cast<int>(stages.size()) - 1;
   std::vector<at::Tensor> inputs(stages.size());
   std::vector<StageOutput> outputs(stages.size());
@@ -70,8 +74,10 @@ double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at:
       // A leaf of its own graph: autograd stops here, and the walk carries the gradient over.
       inputs[at_i] = outputs[at_i - 1].value.detach().requires_grad_(true);
     }
+    context.keep_routing = computed_again(stages[at_i]);
     {
       const Span span(model.world().tracer(), span_of(Phase::kForward, stages[at_i]));
+      const at::AutoGradMode with_graph(!context.keep_routing);
       outputs[at_i] =
           stages[at_i].kind == StageKind::kHead
               ? run_head_with_loss(model.config(), stages[at_i], units, inputs[at_i], targets, context)
@@ -84,8 +90,14 @@ double train_micro_step(ShardedModel& model, const at::Tensor& tokens, const at:
   at::Tensor gradient = at::ones_like(outputs.back().value);
   for (int i = last; i >= 0; --i) {
     const auto at_i = static_cast<std::size_t>(i);
-    model.acquire(i);
+    const std::vector<UnitTensors> units = model.acquire(i);
     model.prefetch(i - 1);
+    if (computed_again(stages[at_i])) {
+      const Span span(model.world().tracer(), span_of(Phase::kRecompute, stages[at_i]));
+      outputs[at_i] = run_stage(model.config(), stages[at_i], units, inputs[at_i], context);
+      const auto layer = static_cast<std::size_t>(stages[at_i].layer);
+      if (layer < context.kept_routing.size()) context.kept_routing[layer].reset();
+    }
     std::vector<at::Tensor> roots, root_gradients;
     const auto add_root = [&](const at::Tensor& root, const at::Tensor& root_gradient) {
       if (!root.defined() || !root.requires_grad()) return;
@@ -130,10 +142,12 @@ double evaluate_micro_step(ShardedModel& model, const at::Tensor& tokens, const 
   return loss;
 }
 
-at::Tensor forward_logits(ShardedModel& model, const at::Tensor& tokens, StepContext& context) {
+at::Tensor forward_logits(ShardedModel& model, const at::Tensor& tokens, StepContext& context,
+                          const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   std::vector<UnitTensors> units;
-  const at::Tensor hidden = forward_to_head(model, tokens, context, units);
+  at::Tensor hidden = forward_to_head(model, tokens, context, units);
+  if (rows.defined()) hidden = hidden.flatten(0, 1).index_select(0, rows).unsqueeze(0);
   const int head = static_cast<int>(model.stages().size()) - 1;
   at::Tensor logits;
   {
