@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "moesaic/core/dtype.h"
+#include "moesaic/kernels/experts.h"
 #include "moesaic/kernels/optimizer.h"
 
 namespace moesaic::kernels::reference {
@@ -44,6 +45,13 @@ void adamw(const AdamW& options, double decay, float gradient_scale, std::int64_
 void sgd(const Sgd& options, double decay, float gradient_scale, std::int64_t n, const float* gradient,
          float* master, float* momentum_buffer);
 double sum_of_squares(const float* values, std::int64_t n);
+
+// experts.h; `fused`: multiply-adds round once, as the CPU's do where it has them
+void experts_forward(const ExpertShape& shape, const ExpertSlots& slots, const void* rows, const void* w_in,
+                     const void* w_out, void* outputs, bool fused);
+void experts_backward(const ExpertShape& shape, const ExpertSlots& slots, const void* g,
+                      const float* slot_weight, const void* rows, const void* w_in, const void* w_out,
+                      const ExpertGradients& gradients, bool fused);
 
 // convert.h
 void convert(DType from, const void* source, DType to, void* target, std::int64_t n);
