@@ -7,6 +7,7 @@ namespace moesaic::bench {
 
 Benchmark collectives();
 Benchmark kernels();
+Benchmark moe_layer();
 Benchmark train_tokens(const std::string& python);  // which runs the peer
 
 }  // namespace moesaic::bench
