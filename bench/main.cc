@@ -1,6 +1,7 @@
 // moesaic_bench: `list`, `run NAME [--size S] [--json FILE]`. Exit status: 0 all verified, 1 a check failed,
 // 2 misuse.
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -67,6 +68,10 @@ int run(const std::string& name, const std::string& size, const std::string& jso
 }  // namespace moesaic::bench
 
 int main(int argc, char** argv) {
+  // As `moesaic` does, for ours and for the baselines: memory that comes and goes keeps its pages.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+
   CLI::App app("Times Moesaic's parts against baselines that run in turn with them.");
   app.require_subcommand(1);
   const CLI::App* list = app.add_subcommand("list", "Name every benchmark and its sizes");

@@ -86,12 +86,8 @@ void exchange_rows(Communicator& group, const DispatchHandle& handle, const Cons
 
 }  // namespace
 
-DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
-                        Buffer& rows) {
-  const Span span(group.tracer(), {.phase = Phase::kExchange, .name = "dispatch"});
-  check_rows("dispatch: x", x.data, x.dtype, x.num_rows, x.width);
-  require(plan.num_tokens == x.num_rows, "dispatch: a plan of {} tokens, but x has {}", plan.num_tokens,
-          x.num_rows);
+DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement,
+                             std::int64_t bytes_per_row) {
   require(placement.exchange_size() == group.size(),
           "dispatch: a placement for groups of {} ranks in a group of {}", placement.exchange_size(),
           group.size());
@@ -103,12 +99,22 @@ DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Plac
   if (group.size() == 1) {
     receive_own(side, handle);
   } else {
-    exchange_slots(group, side, placement, row_bytes(x.dtype, x.width), handle);
+    exchange_slots(group, side, placement, bytes_per_row, handle);
   }
   handle.send_rows = std::move(side.rows);
   handle.send_slots = std::move(side.slots);
   handle.sent_token = std::move(side.token);
   handle.sent_slot = std::move(side.position);
+  return handle;
+}
+
+DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
+                        Buffer& rows) {
+  const Span span(group.tracer(), {.phase = Phase::kExchange, .name = "dispatch"});
+  check_rows("dispatch: x", x.data, x.dtype, x.num_rows, x.width);
+  require(plan.num_tokens == x.num_rows, "dispatch: a plan of {} tokens, but x has {}", plan.num_tokens,
+          x.num_rows);
+  DispatchHandle handle = plan_dispatch(group, plan, placement, row_bytes(x.dtype, x.width));
   exchange_rows(group, handle, x, rows);
   return handle;
 }

@@ -69,6 +69,11 @@ struct DispatchHandle {
 DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
                         Buffer& rows);
 
+// The first half of dispatch: all of the handle, no rows. For a group of one, which need not copy its own
+// rows.
+DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement,
+                             std::int64_t bytes_per_row);
+
 // Sends other values (a gradient) the same way: g [T,D] -> rows [R,D].
 void dispatch_again(Communicator& group, const DispatchHandle& handle, ConstRows g, Buffer& rows);
 

@@ -22,8 +22,11 @@ constexpr std::int64_t kLanes = hn::MaxLanes(F32());
 // 12 accumulators: enough to hide the latency of a multiply-add, and with the operands within 16 registers.
 constexpr std::int64_t kTileRows = std::max<std::int64_t>(1, 12 * kLanes / kPanelRows);
 static_assert(kLanes <= kPanelRows / 2, "the last panel may be half as wide");
-// What a block of panels may take of the second-level cache; the left factor streams past it.
+// What kDepth rows of a block of panels may take of the second-level cache; the left factor streams past it.
 constexpr std::int64_t kBlockElements = 64 << 10;
+// Steps of k at a time: that much of a panel and of the left factor's rows lies in the first-level cache
+// together.
+constexpr std::int64_t kDepth = 256;
 
 // The left factor: element (r, i) of segment s at data[s * segment + r * row + i * step].
 struct Left {
@@ -75,19 +78,23 @@ HWY_INLINE void panel_tile(std::int64_t rows, std::int64_t lanes, const Args&...
   tile_of<kTileRows, kPanelRows / 2 / kLanes>(rows, args...);
 }
 
-// left_rows(r, rows): the left factor from row r on.
+// left_rows(r, rows, i, depth): `rows` rows of the left factor from row r on, elements i..i+depth.
 template <typename LeftRows>
 HWY_INLINE void multiply_panels(const LeftRows& left_rows, std::int64_t m, std::int64_t k, const float* in,
                                 std::int64_t n, float* out) {
-  const std::int64_t block = std::max<std::int64_t>(1, kBlockElements / (k * kPanelRows + 1)) * kPanelRows;
+  const std::int64_t block =
+      kBlockElements / (std::clamp<std::int64_t>(k, 1, kDepth) * kPanelRows) * kPanelRows;
   for (std::int64_t begin = 0; begin < n; begin += block) {
-    for (std::int64_t r = 0; r < m; r += kTileRows) {
-      const std::int64_t rows = std::min(kTileRows, m - r);
-      const Left left = left_rows(r, rows);
-      for (std::int64_t i = begin; i < std::min(n, begin + block); i += kPanelRows) {
-        const std::int64_t lanes = panel_lanes(n - i);
-        panel_tile(rows, lanes, left, in + i * k, std::int64_t{1}, k, k, false, out + i * m + r * lanes,
-                   lanes);
+    for (std::int64_t i = 0; i == 0 || i < k; i += kDepth) {
+      const std::int64_t depth = std::min(kDepth, k - i);
+      for (std::int64_t r = 0; r < m; r += kTileRows) {
+        const std::int64_t rows = std::min(kTileRows, m - r);
+        const Left left = left_rows(r, rows, i, depth);
+        for (std::int64_t slot = begin; slot < std::min(n, begin + block); slot += kPanelRows) {
+          const std::int64_t lanes = panel_lanes(n - slot);
+          panel_tile(rows, lanes, left, in + slot * k + i * lanes, std::int64_t{1}, depth, depth, i > 0,
+                     out + slot * m + r * lanes, lanes);
+        }
       }
     }
   }
@@ -97,47 +104,48 @@ void PanelProduct(DType dtype, const void* w, std::int64_t m, std::int64_t k, co
                   float* out) {
   for_row_dtype(dtype, "panel_product", [&](auto element) {
     using T = decltype(element);
-    const T* weights = static_cast<const T*>(w);
-    if constexpr (sizeof(T) == sizeof(float)) {
-      multiply_panels(
-          [&](std::int64_t r, std::int64_t) {
-            return Left{weights + r * k, k, 1, 0};
-          },
-          m, k, in, n, out);
-    } else {
-      Buffer wide(kTileRows * k * static_cast<std::int64_t>(sizeof(float)));
-      multiply_panels(
-          [&](std::int64_t r, std::int64_t rows) {
-            for_each_vector(rows * k, [&](auto access, std::int64_t i) {
-              access.store(wide.as<float>() + i, access.load(weights + r * k + i));
+    // Rows come as fp32 to where they lie close: in place, rows of 2^n elements share sets of the cache.
+    constexpr std::int64_t kStride = kDepth + kPanelRows;
+    float near[kTileRows * kStride];
+    multiply_panels(
+        [&](std::int64_t r, std::int64_t rows, std::int64_t i, std::int64_t depth) {
+          for (std::int64_t row = 0; row < rows; ++row) {
+            const T* from = static_cast<const T*>(w) + (r + row) * k + i;
+            for_each_vector(depth, [&](auto access, std::int64_t at) {
+              access.store(near + row * kStride + at, access.load(from + at));
             });
-            return Left{wide.as<float>(), k, 1, 0};
-          },
-          m, k, in, n, out);
-    }
+          }
+          return Left{near, kStride, 1, 0};
+        },
+        m, k, in, n, out);
   });
 }
 
+// Between blocks of columns: not a multiple of a page, or the blocks' rows would all fall into one set of the
+// cache.
+std::int64_t transposed_stride(std::int64_t m) { return m * kTileRows + kPanelRows; }
+
 std::int64_t TransposedElements(std::int64_t m, std::int64_t k) {
-  return (k + kTileRows - 1) / kTileRows * kTileRows * m;
+  return (k + kTileRows - 1) / kTileRows * transposed_stride(m);
 }
 
-// Blocks of kTileRows columns: [block][M][kTileRows].
+// Blocks of kTileRows columns, each [M][kTileRows].
 void PackTransposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, float* packed) {
+  static_assert(kTileRows <= kLanes);
+  const std::int64_t stride = transposed_stride(m);
   for_row_dtype(dtype, "pack_transposed", [&](auto element) {
     using T = decltype(element);
-    const T* weights = static_cast<const T*>(w);
     for (std::int64_t i = 0; i < m; ++i) {
-      const T* from = weights + i * k;
-      for (std::int64_t column = 0; column < k; column += kTileRows) {
-        float* to = packed + column * m + i * kTileRows;
-        const std::int64_t columns = std::min(kTileRows, k - column);
-        // A constant count where it is one: the compiler then moves vectors.
-        if (columns == kTileRows) {
-          for (std::int64_t c = 0; c < kTileRows; ++c) to[c] = load(from[column + c]);
-        } else {
-          for (std::int64_t c = 0; c < columns; ++c) to[c] = load(from[column + c]);
-        }
+      const T* from = static_cast<const T*>(w) + i * k;
+      // Whole vectors: what one writes past its columns, the next row writes over. The last row has no next.
+      const std::int64_t by_vector = i + 1 < m ? k - kLanes : -1;
+      std::int64_t column = 0;
+      for (; column <= by_vector; column += kTileRows) {
+        store_vector(packed + column / kTileRows * stride + i * kTileRows, load_vector(from + column));
+      }
+      for (; column < k; column += kTileRows) {
+        float* to = packed + column / kTileRows * stride + i * kTileRows;
+        for (std::int64_t c = 0; c < std::min(kTileRows, k - column); ++c) to[c] = load(from[column + c]);
       }
     }
   });
@@ -146,8 +154,8 @@ void PackTransposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, 
 void TransposedPanelProduct(const float* packed, std::int64_t m, std::int64_t k, const float* in,
                             std::int64_t n, float* out) {
   multiply_panels(
-      [&](std::int64_t r, std::int64_t) {
-        return Left{packed + r * m, 1, kTileRows, 0};
+      [&](std::int64_t r, std::int64_t, std::int64_t i, std::int64_t) {
+        return Left{packed + r / kTileRows * transposed_stride(m) + i * kTileRows, 1, kTileRows, 0};
       },
       k, m, in, n, out);
 }

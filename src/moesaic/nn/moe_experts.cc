@@ -4,13 +4,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "moesaic/core/error.h"
 #include "moesaic/exchange/dispatch.h"
-#include "moesaic/kernels/activation.h"
-#include "moesaic/kernels/ordered_sum.h"
-#include "moesaic/kernels/permute.h"
 #include "moesaic/nn/checks.h"
+#include "moesaic/nn/expert_products.h"
 
 namespace moesaic {
 namespace {
@@ -18,121 +17,69 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What forward leaves for backward. Shapes: R rows, S slots (dispatch.h), permuted order (permute.h).
+// What forward leaves for backward.
 struct Saved : torch::CustomClassHolder {
   Communicator* group = nullptr;
-  Activation activation = Activation::kSwiGlu;
-  DType dtype = DType::kF32;
   DispatchHandle handle;
-  Buffer rows;                             // [R,D]
-  std::vector<std::int64_t> expert_begin;  // [E_local+1]
-  std::vector<std::int64_t> position;      // [S]
-  at::Tensor before_activation;            // [S,2F] or [S,F]
-  at::Tensor outputs;                      // [S,D]
+  ExpertInput input;
+  ProductKind kind = ProductKind::kPanels;
+  Buffer rows;         // [R,D]; empty in a group of one, where x itself is the rows
+  at::Tensor before;   // pre-activations
+  at::Tensor outputs;  // [S,D]
 };
 
-ConstRows const_rows(DType dtype, const at::Tensor& t) { return {t.data_ptr(), dtype, t.size(0), t.size(1)}; }
-
-at::Tensor new_rows(const at::Tensor& like, std::int64_t num_rows, std::int64_t width) {
-  return at::empty({num_rows, width}, like.options());
+ConstRows const_rows(const at::Tensor& t) {
+  return {t.data_ptr(), compute_dtype("rows", t), t.size(0), t.size(1)};
 }
 
-at::Tensor rows_of(const at::Tensor& permuted, const Saved& saved, std::size_t expert) {
-  return permuted.narrow(0, saved.expert_begin[expert],
-                         saved.expert_begin[expert + 1] - saved.expert_begin[expert]);
-}
-
-bool is_empty(const Saved& saved, std::size_t expert) {
-  return saved.expert_begin[expert] == saved.expert_begin[expert + 1];
-}
-
-// out rows of e = in rows of e times w[e]^T (or w[e]); in and out in permuted order.
-void multiply(const Saved& saved, const at::Tensor& in, const at::Tensor& w, bool transposed,
-              at::Tensor& out) {
-  for (std::size_t e = 0; e + 1 < saved.expert_begin.size(); ++e) {
-    if (is_empty(saved, e)) continue;
-    at::Tensor target = rows_of(out, saved, e);
-    const at::Tensor matrix = w.select(0, static_cast<std::int64_t>(e));
-    at::mm_out(target, rows_of(in, saved, e), transposed ? matrix.t() : matrix);
+// Slots of every token, also of those without an expert: in a group of one the tokens are the rows.
+std::vector<std::int64_t> token_begins(const DispatchHandle& handle) {
+  std::vector<std::int64_t> begins(static_cast<std::size_t>(handle.num_tokens) + 1, 0);
+  for (std::size_t i = 0; i < handle.sent_token.size(); ++i) {
+    begins[static_cast<std::size_t>(handle.sent_token[i]) + 1] =
+        handle.slot_begin[i + 1] - handle.slot_begin[i];
   }
+  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  return begins;
 }
 
-// gradient[e] = (d_out rows of e)^T times (in rows of e); zero where there are none.
-at::Tensor weight_gradient(const Saved& saved, const at::Tensor& d_out, const at::Tensor& in,
-                           const at::Tensor& w) {
-  at::Tensor gradient = at::empty_like(w);
-  for (std::size_t e = 0; e + 1 < saved.expert_begin.size(); ++e) {
-    at::Tensor target = gradient.select(0, static_cast<std::int64_t>(e));
-    if (is_empty(saved, e)) {
-      target.zero_();
-    } else {
-      at::mm_out(target, rows_of(d_out, saved, e).t(), rows_of(in, saved, e));
-    }
-  }
-  return gradient;
-}
-
-at::Tensor permuted_inputs(const Saved& saved, const at::Tensor& like, std::int64_t width) {
-  at::Tensor permuted = new_rows(like, saved.handle.num_slots(), width);
-  kernels::permute_rows(saved.dtype, saved.rows.data(), saved.handle.slot_begin.data(), saved.position.data(),
-                        saved.handle.num_rows(), width, permuted.data_ptr());
-  return permuted;
-}
-
-at::Tensor activate(const Saved& saved, std::int64_t width) {
-  at::Tensor h = new_rows(saved.before_activation, saved.handle.num_slots(), width);
-  const auto function = saved.activation == Activation::kSwiGlu ? kernels::swiglu : kernels::relu;
-  function(saved.dtype, saved.before_activation.data_ptr(), h.size(0), width, h.data_ptr(), {});
-  return h;
-}
-
-at::Tensor activate_backward(const Saved& saved, const at::Tensor& dh) {
-  at::Tensor d_before = at::empty_like(saved.before_activation);
-  const auto function =
-      saved.activation == Activation::kSwiGlu ? kernels::swiglu_backward : kernels::relu_backward;
-  function(saved.dtype, saved.before_activation.data_ptr(), dh.data_ptr(), dh.size(0), dh.size(1),
-           d_before.data_ptr(), {});
-  return d_before;
-}
-
-// Adds each received row's slots up and sends the sums home. weight null = all ones.
-at::Tensor sum_and_combine(const Saved& saved, const at::Tensor& permuted, const float* weight) {
-  const std::int64_t width = permuted.size(1);
-  at::Tensor sums = new_rows(permuted, saved.handle.num_rows(), width);
-  kernels::ordered_weighted_sum(saved.dtype, permuted.data_ptr(), saved.handle.slot_begin.data(),
-                                saved.position.data(), weight, sums.size(0), width, sums.data_ptr());
-  at::Tensor home = new_rows(permuted, saved.handle.num_tokens, width);
-  combine(*saved.group, saved.handle, const_rows(saved.dtype, sums),
-          {home.data_ptr(), saved.dtype, home.size(0), width});
+// Adds each received row's slots up and sends the sums home.
+at::Tensor sum_and_combine(const Saved& saved, const at::Tensor& slots, bool weighted) {
+  at::Tensor sums = sum_slots(saved.input, slots, weighted);
+  if (saved.group->size() == 1) return sums;
+  at::Tensor home = at::empty({saved.handle.num_tokens, sums.size(1)}, sums.options());
+  const ConstRows shape = const_rows(home);
+  combine(*saved.group, saved.handle, const_rows(sums),
+          {home.data_ptr(), shape.dtype, shape.num_rows, shape.width});
   return home;
 }
 
 struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(AutogradContext* context, const ExpertRoute& route, Activation activation,
                             const RoutingPlan& plan, const at::Tensor& x, const at::Tensor& weights,
-                            const at::Tensor& w_in, const at::Tensor& w_out) {
-    const std::int64_t expert_width = w_out.size(2), num_experts = w_in.size(0), width = x.size(1);
+                            const at::Tensor& w_in, const at::Tensor& w_out, bool keep) {
     auto owned = c10::make_intrusive<Saved>();
     Saved& saved = *owned;
     saved.group = route.group;
-    saved.activation = activation;
-    saved.dtype = compute_dtype("MoE input", x);
     RoutingPlan weighted = plan;
     std::copy_n(weights.data_ptr<float>(), weights.numel(), weighted.weights.begin());
-    saved.handle = dispatch(*route.group, weighted, *route.placement, const_rows(saved.dtype, x), saved.rows);
-
+    const bool alone = route.group->size() == 1;
+    const ConstRows tokens = const_rows(x);
+    saved.handle = alone ? plan_dispatch(*route.group, weighted, *route.placement, /*bytes_per_row=*/0)
+                         : dispatch(*route.group, weighted, *route.placement, tokens, saved.rows);
     const DispatchHandle& handle = saved.handle;
-    saved.expert_begin.resize(static_cast<std::size_t>(num_experts) + 1);
-    saved.position.resize(static_cast<std::size_t>(handle.num_slots()));
-    kernels::counting_permute(handle.slot_expert.data(), handle.num_slots(), num_experts,
-                              saved.expert_begin.data(), saved.position.data());
-    saved.before_activation = new_rows(x, handle.num_slots(), w_in.size(1));
-    multiply(saved, permuted_inputs(saved, x, width), w_in, /*transposed=*/true, saved.before_activation);
-    saved.outputs = new_rows(x, handle.num_slots(), width);
-    multiply(saved, activate(saved, expert_width), w_out, /*transposed=*/true, saved.outputs);
-    at::Tensor y = sum_and_combine(saved, saved.outputs, handle.slot_weight.data());
-
-    context->save_for_backward({w_in, w_out});
+    const kernels::ExpertShape shape{tokens.dtype, activation == Activation::kSwiGlu, w_in.size(0), x.size(1),
+                                     w_out.size(2)};
+    saved.input = expert_input(shape, alone ? token_begins(handle) : handle.slot_begin, handle.slot_expert,
+                               handle.slot_weight);
+    saved.kind = product_kind(handle.num_slots(), shape.num_experts);
+    ExpertForward products =
+        experts_forward(saved.kind, saved.input, alone ? tokens.data : saved.rows.data(), w_in, w_out, keep);
+    at::Tensor y = sum_and_combine(saved, products.outputs, /*weighted=*/true);
+    if (!keep) return y;
+    saved.before = products.before;
+    saved.outputs = products.outputs;
+    context->save_for_backward(alone ? variable_list{w_in, w_out, x} : variable_list{w_in, w_out});
     context->saved_data["saved"] = c10::IValue::make_capsule(std::move(owned));
     return y;
   }
@@ -143,31 +90,20 @@ struct Experts : torch::autograd::Function<Experts> {
     const variable_list tensors = context->get_saved_variables();
     const at::Tensor &w_in = tensors[0], &w_out = tensors[1];
     const DispatchHandle& handle = saved.handle;
-    const std::int64_t num_slots = handle.num_slots(), width = w_out.size(1), expert_width = w_out.size(2);
+    const bool alone = saved.group->size() == 1;
 
     const at::Tensor g = gradients[0].contiguous();
     Buffer g_rows;
-    dispatch_again(*saved.group, handle, const_rows(saved.dtype, g), g_rows);
-
-    std::vector<float> slot_gradient(static_cast<std::size_t>(num_slots));
-    kernels::slot_dots(saved.dtype, g_rows.data(), saved.outputs.data_ptr(), handle.slot_begin.data(),
-                       saved.position.data(), handle.num_rows(), width, slot_gradient.data());
+    if (!alone) dispatch_again(*saved.group, handle, const_rows(g), g_rows);
+    const void* g_data = alone ? g.data_ptr() : g_rows.data();
     at::Tensor d_weights = at::empty({handle.num_tokens, handle.num_choices}, at::kFloat);
-    return_slot_values(*saved.group, handle, slot_gradient,
+    return_slot_values(*saved.group, handle, slot_gradients(saved.input, g_data, saved.outputs),
                        {d_weights.data_ptr<float>(), static_cast<std::size_t>(d_weights.numel())});
-
-    at::Tensor d_outputs = new_rows(g, num_slots, width);
-    kernels::permute_rows_scaled(saved.dtype, g_rows.data(), handle.slot_begin.data(), saved.position.data(),
-                                 handle.slot_weight.data(), handle.num_rows(), width, d_outputs.data_ptr());
-    const at::Tensor d_w_out = weight_gradient(saved, d_outputs, activate(saved, expert_width), w_out);
-    at::Tensor d_hidden = new_rows(g, num_slots, expert_width);
-    multiply(saved, d_outputs, w_out, /*transposed=*/false, d_hidden);
-    const at::Tensor d_before = activate_backward(saved, d_hidden);
-    const at::Tensor d_w_in = weight_gradient(saved, d_before, permuted_inputs(saved, g, width), w_in);
-    at::Tensor d_inputs = new_rows(g, num_slots, width);
-    multiply(saved, d_before, w_in, /*transposed=*/false, d_inputs);
-    at::Tensor d_x = sum_and_combine(saved, d_inputs, /*weight=*/nullptr);
-    return {{}, {}, {}, d_x, d_weights, d_w_in, d_w_out};
+    const ExpertBackward products =
+        experts_backward(saved.kind, saved.input, g_data, alone ? tensors[2].data_ptr() : saved.rows.data(),
+                         saved.before, w_in, w_out);
+    const at::Tensor d_x = sum_and_combine(saved, products.d_inputs, /*weighted=*/false);
+    return {{}, {}, {}, d_x, d_weights, products.d_w_in, products.d_w_out, {}};
   }
 };
 
@@ -187,8 +123,10 @@ at::Tensor moe_experts(const ExpertRoute& route, Activation activation, const Ro
   require(w_in.scalar_type() == x.scalar_type() && w_out.scalar_type() == x.scalar_type(),
           "MoE layer: input is {}, gate_up {}, down {}: expected one dtype", c10::toString(x.scalar_type()),
           c10::toString(w_in.scalar_type()), c10::toString(w_out.scalar_type()));
+  const bool keep = at::GradMode::is_enabled() && (x.requires_grad() || weights.requires_grad() ||
+                                                   w_in.requires_grad() || w_out.requires_grad());
   return Experts::apply(route, activation, plan, x.contiguous(), weights.contiguous(), w_in.contiguous(),
-                        w_out.contiguous());
+                        w_out.contiguous(), keep);
 }
 
 }  // namespace moesaic

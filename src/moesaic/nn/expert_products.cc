@@ -1,0 +1,193 @@
+#include "moesaic/nn/expert_products.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+
+#include <atomic>
+#include <cstddef>
+
+#include "moesaic/kernels/activation.h"
+#include "moesaic/kernels/ordered_sum.h"
+#include "moesaic/kernels/permute.h"
+
+namespace moesaic {
+namespace {
+
+// Below, weights are read faster than multiplied, and the library's packing shows.
+constexpr std::int64_t kLibraryRowsPerExpert = 16;
+
+// Tasks are handed out one by one: experts differ in rows.
+void run_tasks(std::int64_t n, const std::function<void(std::int64_t)>& task) {
+  std::atomic<std::int64_t> next{0};
+  at::parallel_for(0, std::min<std::int64_t>(n, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
+    for (std::int64_t i = next++; i < n; i = next++) task(i);
+  });
+}
+
+at::Tensor new_rows(const at::Tensor& like, std::int64_t num_rows, std::int64_t width) {
+  return at::empty({num_rows, width}, like.options().requires_grad(false));
+}
+
+at::Tensor rows_of(const at::Tensor& permuted, const ExpertInput& input, std::size_t expert) {
+  return permuted.narrow(0, input.expert_begin[expert],
+                         input.expert_begin[expert + 1] - input.expert_begin[expert]);
+}
+
+bool is_empty(const ExpertInput& input, std::size_t expert) {
+  return input.expert_begin[expert] == input.expert_begin[expert + 1];
+}
+
+// out rows of e = in rows of e times w[e]^T (or w[e]); in and out in expert order.
+void multiply(const ExpertInput& input, const at::Tensor& in, const at::Tensor& w, bool transposed,
+              at::Tensor& out) {
+  for (std::size_t e = 0; e + 1 < input.expert_begin.size(); ++e) {
+    if (is_empty(input, e)) continue;
+    at::Tensor target = rows_of(out, input, e);
+    const at::Tensor matrix = w.select(0, static_cast<std::int64_t>(e));
+    at::mm_out(target, rows_of(in, input, e), transposed ? matrix.t() : matrix);
+  }
+}
+
+// gradient[e] = (d_out rows of e)^T times (in rows of e); zero where there are none.
+at::Tensor weight_gradient(const ExpertInput& input, const at::Tensor& d_out, const at::Tensor& in,
+                           const at::Tensor& w) {
+  at::Tensor gradient = at::empty_like(w);
+  for (std::size_t e = 0; e + 1 < input.expert_begin.size(); ++e) {
+    at::Tensor target = gradient.select(0, static_cast<std::int64_t>(e));
+    if (is_empty(input, e)) {
+      target.zero_();
+    } else {
+      at::mm_out(target, rows_of(d_out, input, e).t(), rows_of(in, input, e));
+    }
+  }
+  return gradient;
+}
+
+at::Tensor permuted_rows(const ExpertInput& input, const void* rows, const at::Tensor& like) {
+  at::Tensor permuted = new_rows(like, input.num_slots(), input.shape.width);
+  kernels::permute_rows(input.shape.dtype, rows, input.row_begin.data(), input.position.data(),
+                        input.num_rows(), input.shape.width, permuted.data_ptr());
+  return permuted;
+}
+
+at::Tensor activated(const ExpertInput& input, const at::Tensor& before) {
+  at::Tensor h = new_rows(before, before.size(0), input.shape.expert_width);
+  (input.shape.gated ? kernels::swiglu : kernels::relu)(input.shape.dtype, before.data_ptr(), h.size(0),
+                                                        h.size(1), h.data_ptr(), {});
+  return h;
+}
+
+ExpertForward library_forward(const ExpertInput& input, const void* rows, const at::Tensor& w_in,
+                              const at::Tensor& w_out) {
+  ExpertForward result;
+  result.before = new_rows(w_in, input.num_slots(), input.shape.hidden_width());
+  multiply(input, permuted_rows(input, rows, w_in), w_in, /*transposed=*/true, result.before);
+  result.outputs = new_rows(w_in, input.num_slots(), input.shape.width);
+  multiply(input, activated(input, result.before), w_out, /*transposed=*/true, result.outputs);
+  return result;
+}
+
+ExpertBackward library_backward(const ExpertInput& input, const void* g, const void* rows,
+                                const at::Tensor& before, const at::Tensor& w_in, const at::Tensor& w_out) {
+  const kernels::ExpertShape& shape = input.shape;
+  at::Tensor d_outputs = new_rows(w_in, input.num_slots(), shape.width);
+  kernels::permute_rows_scaled(shape.dtype, g, input.row_begin.data(), input.position.data(),
+                               input.weight.data(), input.num_rows(), shape.width, d_outputs.data_ptr());
+  ExpertBackward result;
+  result.d_w_out = weight_gradient(input, d_outputs, activated(input, before), w_out);
+  at::Tensor d_hidden = new_rows(w_in, input.num_slots(), shape.expert_width);
+  multiply(input, d_outputs, w_out, /*transposed=*/false, d_hidden);
+  at::Tensor d_before = at::empty_like(before);
+  (shape.gated ? kernels::swiglu_backward : kernels::relu_backward)(
+      shape.dtype, before.data_ptr(), d_hidden.data_ptr(), d_hidden.size(0), d_hidden.size(1),
+      d_before.data_ptr(), {});
+  result.d_w_in = weight_gradient(input, d_before, permuted_rows(input, rows, w_in), w_in);
+  result.d_inputs = new_rows(w_in, input.num_slots(), shape.width);
+  multiply(input, d_before, w_in, /*transposed=*/false, result.d_inputs);
+  return result;
+}
+
+// Calls body(first row, number of rows) for pieces of the rows, on several threads.
+template <typename Body>
+void over_rows(const ExpertInput& input, const Body& body) {
+  at::parallel_for(0, input.num_rows(), 64,
+                   [&](std::int64_t begin, std::int64_t end) { body(begin, end - begin); });
+}
+
+}  // namespace
+
+ProductKind product_kind(std::int64_t num_slots, std::int64_t num_experts) {
+  const bool wide_vectors = at::get_cpu_capability() == "AVX512";
+  return wide_vectors && num_slots >= kLibraryRowsPerExpert * num_experts ? ProductKind::kLibrary
+                                                                          : ProductKind::kPanels;
+}
+
+ExpertInput expert_input(const kernels::ExpertShape& shape, std::vector<std::int64_t> row_begin,
+                         const std::vector<std::int32_t>& slot_expert, std::vector<float> slot_weight) {
+  ExpertInput input{shape, std::move(row_begin), {}, std::move(slot_weight), {}, {}, {}};
+  input.position.resize(slot_expert.size());
+  input.expert_begin.resize(static_cast<std::size_t>(shape.num_experts) + 1);
+  kernels::counting_permute(slot_expert.data(), std::ssize(slot_expert), shape.num_experts,
+                            input.expert_begin.data(), input.position.data());
+  input.row.resize(slot_expert.size());
+  input.expert_order_weight.resize(slot_expert.size());
+  for (std::int64_t i = 0; i < input.num_rows(); ++i) {
+    for (auto s = static_cast<std::size_t>(input.row_begin[static_cast<std::size_t>(i)]);
+         s < static_cast<std::size_t>(input.row_begin[static_cast<std::size_t>(i) + 1]); ++s) {
+      const auto at_position = static_cast<std::size_t>(input.position[s]);
+      input.row[at_position] = i;
+      input.expert_order_weight[at_position] = input.weight[s];
+    }
+  }
+  return input;
+}
+
+ExpertForward experts_forward(ProductKind kind, const ExpertInput& input, const void* rows,
+                              const at::Tensor& w_in, const at::Tensor& w_out, bool keep) {
+  if (kind == ProductKind::kLibrary) return library_forward(input, rows, w_in, w_out);
+  ExpertForward result;
+  result.outputs = new_rows(w_in, input.num_slots(), input.shape.width);
+  if (keep) {
+    result.before = new_rows(w_in, 1, kernels::before_elements(input.shape, input.slots()));
+  }
+  kernels::experts_forward(input.shape, input.slots(), rows, w_in.data_ptr(), w_out.data_ptr(),
+                           keep ? result.before.data_ptr() : nullptr, result.outputs.data_ptr(), run_tasks);
+  return result;
+}
+
+ExpertBackward experts_backward(ProductKind kind, const ExpertInput& input, const void* g, const void* rows,
+                                const at::Tensor& before, const at::Tensor& w_in, const at::Tensor& w_out) {
+  if (kind == ProductKind::kLibrary) return library_backward(input, g, rows, before, w_in, w_out);
+  ExpertBackward result{new_rows(w_in, input.num_slots(), input.shape.width), at::empty_like(w_in),
+                        at::empty_like(w_out)};
+  kernels::experts_backward(input.shape, input.slots(), g, input.expert_order_weight.data(), rows,
+                            before.data_ptr(), w_in.data_ptr(), w_out.data_ptr(),
+                            {result.d_inputs.data_ptr(), result.d_w_in.data_ptr(), result.d_w_out.data_ptr()},
+                            run_tasks);
+  return result;
+}
+
+at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted) {
+  const std::int64_t width = input.shape.width;
+  at::Tensor sums = new_rows(outputs, input.num_rows(), width);
+  over_rows(input, [&](std::int64_t begin, std::int64_t n) {
+    kernels::ordered_weighted_sum(input.shape.dtype, outputs.data_ptr(), input.row_begin.data() + begin,
+                                  input.position.data(), weighted ? input.weight.data() : nullptr, n, width,
+                                  sums.narrow(0, begin, n).data_ptr());
+  });
+  return sums;
+}
+
+std::vector<float> slot_gradients(const ExpertInput& input, const void* g, const at::Tensor& outputs) {
+  const std::int64_t width = input.shape.width;
+  std::vector<float> gradients(input.position.size());
+  over_rows(input, [&](std::int64_t begin, std::int64_t n) {
+    kernels::slot_dots(input.shape.dtype,
+                       static_cast<const std::byte*>(g) + begin * width * size_of(input.shape.dtype),
+                       outputs.data_ptr(), input.row_begin.data() + begin, input.position.data(), n, width,
+                       gradients.data());
+  });
+  return gradients;
+}
+
+}  // namespace moesaic
