@@ -2,11 +2,18 @@
 #pragma once
 
 #include "bench/harness.h"
+#include "moesaic/comm/transport.h"
 
 namespace moesaic::bench {
 
 Benchmark collectives();
 Benchmark kernels();
 Benchmark train_tokens(const std::string& python);  // which runs the peer
+
+// The parts of benchmarks that every rank of an MPI job runs (mpi_job.h).
+void collectives_under_mpi(Report& report, Transport& transport, const std::string& size);
+
+// Elements of a rank's part.
+std::vector<std::int64_t> collective_sizes(const std::string& size);
 
 }  // namespace moesaic::bench
