@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bench/harness.h"
+#include "moesaic/comm/transport.h"
 
 namespace moesaic::bench {
 
@@ -9,5 +10,11 @@ Benchmark collectives();
 Benchmark kernels();
 Benchmark moe_layer();
 Benchmark train_tokens(const std::string& python);  // which runs the peer
+
+// The parts of benchmarks that every rank of an MPI job runs (mpi_job.h).
+void collectives_under_mpi(Report& report, Transport& transport, const std::string& size);
+
+// Elements of a rank's part.
+std::vector<std::int64_t> collective_sizes(const std::string& size);
 
 }  // namespace moesaic::bench

@@ -1,15 +1,16 @@
 // Collectives among ranks that are threads (inproc), against memcpy by as many threads of as many bytes as
-// each rank receives (reduce_scatter_v: reads). Ours and memcpy are started by the same team of threads, so
-// both pay its wake-up, which dominates the small size. Payloads are small integers: sums are exact, order
-// shows in the others.
+// each rank receives (reduce_scatter_v: reads). Under MPI: mpi_collectives.cc. Ours and memcpy are started by
+// the same team of threads, so both pay its wake-up, which dominates the small size. Payloads are small
+// integers: sums are exact, order shows in the others.
 #include "moesaic/comm/collectives.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
-#include <numeric>
 
 #include "bench/benchmarks.h"
+#include "bench/mpi_job.h"
+#include "bench/payloads.h"
 #include "bench/team.h"
 #include "moesaic/comm/inproc.h"
 #include "moesaic/core/bf16.h"
@@ -31,20 +32,6 @@ struct World {
   }
   int size() const { return static_cast<int>(ranks.size()); }
 };
-
-// What rank `from` has for rank `to` at position i; exact in bf16.
-float payload(int from, int to, std::int64_t i) { return static_cast<float>((i + 3 * from + 7 * to) % 61); }
-
-// Elements of each rank's part: uneven, `mean` on average of an even number of ranks.
-std::vector<std::int64_t> uneven_parts(int size, std::int64_t mean) {
-  std::vector<std::int64_t> parts;
-  for (int rank = 0; rank < size; ++rank) parts.push_back(mean + (rank % 2 ? 1 : -1) * mean / 8);
-  return parts;
-}
-
-std::int64_t total(const std::vector<std::int64_t>& parts) {
-  return std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
-}
 
 std::vector<std::int64_t> in_bytes(std::vector<std::int64_t> elements, DType dtype) {
   for (std::int64_t& n : elements) n *= size_of(dtype);
@@ -74,7 +61,7 @@ void measure(Report& report, World& world, const std::string& name, std::int64_t
   const std::function<void(int)> copy = [&](int rank) {
     std::memcpy(sides[rank].copied.data(), source.data(), static_cast<std::size_t>(baseline_bytes));
   };
-  report.measure({.name = name,
+  report.measure({.name = "inproc " + name,
                   .work = {.bytes = 2.0 * static_cast<double>(baseline_bytes) * world.size()},
                   .run = [&] { world.team.run(call); },
                   .baseline = "memcpy",
@@ -167,24 +154,32 @@ void reduce_scatter(Report& report, World& world, DType wire, std::int64_t mean)
 }
 
 void run_collectives(Report& report, const std::string& size) {
-  const std::int64_t mean = size == "small" ? 1 << 12 : size == "medium" ? 1 << 17 : 1 << 22;
   for (const int world_size : {2, kMaxRanks}) {
     World world(world_size);
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      all_gather(report, world, dtype, mean);
-      reduce_scatter(report, world, dtype, mean);
-      all_to_all(report, world, dtype, mean);
+    for (const std::int64_t mean : collective_sizes(size)) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        all_gather(report, world, dtype, mean);
+        reduce_scatter(report, world, dtype, mean);
+        all_to_all(report, world, dtype, mean);
+      }
     }
   }
+  // Two ranks only: MPI's own collectives spin, and more ranks than cores would time the scheduler.
+  add_rows_of_mpi_job(report, 2, "collectives", size);
 }
 
 }  // namespace
 
+std::vector<std::int64_t> collective_sizes(const std::string& size) {
+  if (size == "tiny") return {1 << 6};
+  return {1 << 12, 1 << 17, 1 << 21};
+}
+
 Benchmark collectives() {
   return {.name = "collectives",
-          .about = "inproc collectives, 2 and 4 ranks, against memcpy of the same bytes by as many threads",
+          .about = "inproc collectives (2 and 4 ranks) against memcpy, those over MPI (2) against MPI's own",
           .threads = kMaxRanks,
-          .sizes = {"small", "medium", "large"},
+          .sizes = {"standard", "tiny"},
           .run = run_collectives};
 }
 

@@ -55,7 +55,14 @@ Timing summarize(std::vector<double> samples) {
   return {samples.front(), at(0.5), at(0.9)};
 }
 
-Report::Report(std::string_view name, int threads) : name_(name), threads_(threads) {}
+Report::Report(std::string_view name, int threads, std::FILE* out)
+    : name_(name), threads_(threads), out_(out) {}
+
+void Report::say(const std::string& line) const {
+  if (out_ == nullptr) return;
+  fmt::print(out_, "{}\n", line);
+  std::fflush(out_);
+}
 
 void Report::measure(const Case& c) {
   std::string wrong = c.check();
@@ -90,14 +97,14 @@ void Report::measure(const Case& c) {
     rows_.push_back({c.name, "moesaic", "gflop_per_s", c.work.flops / ours.median / 1e3, "GFLOP/s", true});
     line += fmt::format("  {:.1f} GFLOP/s", rows_.back().value);
   }
-  fmt::print("{}\n", line);
+  say(line);
 }
 
 void Report::add(Row row) {
   if (row.verified) {
-    fmt::print("{:<44} {} {} {:.6g} {}\n", row.name, row.variant, row.metric, row.value, row.unit);
+    say(fmt::format("{:<44} {} {} {:.6g} {}", row.name, row.variant, row.metric, row.value, row.unit));
   } else {
-    fmt::print("{:<44} {} {} WRONG\n", row.name, row.variant, row.metric);
+    say(fmt::format("{:<44} {} {} WRONG", row.name, row.variant, row.metric));
     row.value = std::nan("");
     all_verified_ = false;
   }
@@ -106,9 +113,17 @@ void Report::add(Row row) {
 
 void Report::fail(const std::string& name, const std::string& variant, const std::string& metric,
                   const std::string& unit, const std::string& why) {
-  fmt::print("{:<44} WRONG: {}\n", name, why);
+  say(fmt::format("{:<44} WRONG: {}", name, why));
   rows_.push_back({name, variant, metric, std::nan(""), unit, false});
   all_verified_ = false;
+}
+
+void Report::add_all(const nlohmann::json& report) {
+  for (const auto& row : report.at("rows")) {
+    const auto& value = row.at("value");
+    add({row.at("case"), row.at("variant"), row.at("metric"),
+         value.is_null() ? std::nan("") : value.get<double>(), row.at("unit"), row.at("verified")});
+  }
 }
 
 nlohmann::json Report::json() const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -46,7 +47,8 @@ struct Row {
 
 class Report {
  public:
-  Report(std::string_view name, int threads);
+  // Lines go to `out`; nowhere if it is null.
+  Report(std::string_view name, int threads, std::FILE* out = stdout);
 
   // Checks the case, times it and its baseline in turn, prints one line, adds the rows.
   void measure(const Case& bench_case);
@@ -56,12 +58,18 @@ class Report {
   void fail(const std::string& name, const std::string& variant, const std::string& metric,
             const std::string& unit, const std::string& why);
 
+  // The rows of another report's json(): of one made in another process.
+  void add_all(const nlohmann::json& report);
+
   bool all_verified() const { return all_verified_; }
   nlohmann::json json() const;
 
  private:
+  void say(const std::string& line) const;
+
   std::string name_;
   int threads_;
+  std::FILE* out_;
   std::vector<Row> rows_;
   bool all_verified_ = true;
 };

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "bench/benchmarks.h"
+#include "bench/mpi_job.h"
 #include "bench/trainer_steps.h"
 #include "moesaic/core/edit_distance.h"
 #include "moesaic/core/error.h"
@@ -77,6 +78,7 @@ int main(int argc, char** argv) {
   const CLI::App* list = app.add_subcommand("list", "Name every benchmark and its sizes");
   CLI::App* run = app.add_subcommand("run", "Check and time one benchmark");
   CLI::App* steps = app.add_subcommand("steps", "")->group("");  // for benchmarks, which start it
+  CLI::App* under_mpi = app.add_subcommand("under_mpi", "")->group("");
   std::string name, size, json, python = MOESAIC_PYTHON, config, checkpoints;
   run->add_option("name", name, "A benchmark from `list`")->required();
   run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
@@ -84,6 +86,8 @@ int main(int argc, char** argv) {
   run->add_option("--python", python, "Runs the peers written in Python")->capture_default_str();
   steps->add_option("config", config)->required();
   steps->add_option("checkpoints", checkpoints)->required();
+  under_mpi->add_option("name", name)->required();
+  under_mpi->add_option("size", size)->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -98,6 +102,7 @@ int main(int argc, char** argv) {
       moesaic::bench::serve_trainer_steps(config, checkpoints);
       return 0;
     }
+    if (under_mpi->parsed()) return moesaic::bench::run_under_mpi(name, size);
     return moesaic::bench::run(name, size, json, python);
   } catch (const std::exception& e) {
     fmt::print(stderr, "moesaic_bench: {}\n", e.what());

@@ -9,6 +9,7 @@ void take_turns(std::vector<Contender>& contenders, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t turn = 0; turn < n; ++turn) {
       Contender& contender = contenders[(static_cast<std::size_t>(round) + turn) % n];
+      contender.before();
       const auto start = std::chrono::steady_clock::now();
       contender.run();
       const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;

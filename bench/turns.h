@@ -13,7 +13,8 @@ namespace moesaic::bench {
 struct Contender {
   std::string variant;
   std::function<void()> run;
-  std::vector<double> us{};  // of each round
+  std::function<void()> before = [] {};  // each time; not in the time
+  std::vector<double> us{};              // of each round
 };
 
 // Every contender once a round; who goes first changes with the round.

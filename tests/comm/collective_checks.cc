@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -135,9 +136,19 @@ void check_all_to_all(Communicator& world) {
   }
 }
 
+// Parts of several slices, of none, of a slice exactly (fp32) or of one more element than two (bf16).
+Counts sliced_counts(int world_size) {
+  const std::array<std::int64_t, 4> pattern = {140'001, 0, 65'536, 262'145};
+  Counts counts;
+  for (int r = 0; r < world_size; ++r)
+    counts.push_back(pattern[static_cast<std::size_t>(r) % pattern.size()]);
+  return counts;
+}
+
 template <typename Wire, typename Value>
-void check_reduce_scatter_of(Communicator& world, DType wire, Value value, const std::string& what) {
-  for (const Counts& counts : count_patterns(world.size())) {
+void check_reduce_scatter_of(Communicator& world, DType wire, Value value, const std::string& what,
+                             const std::vector<Counts>& patterns) {
+  for (const Counts& counts : patterns) {
     std::vector<Wire> input(sum(counts));
     for (std::size_t i = 0; i < input.size(); ++i) input[i] = narrow<Wire>(value(world.rank(), i));
     const auto first = static_cast<std::size_t>(
@@ -153,10 +164,15 @@ void check_reduce_scatter_of(Communicator& world, DType wire, Value value, const
 }
 
 void check_reduce_scatter(Communicator& world) {
-  check_reduce_scatter_of<float>(world, DType::kF32, integer_value, "reduce_scatter_v fp32 integers");
-  check_reduce_scatter_of<float>(world, DType::kF32, real_value, "reduce_scatter_v fp32");
-  check_reduce_scatter_of<BF16>(world, DType::kBF16, integer_value, "reduce_scatter_v bf16 integers");
-  check_reduce_scatter_of<BF16>(world, DType::kBF16, real_value, "reduce_scatter_v bf16");
+  const std::vector<Counts> small = count_patterns(world.size()), sliced = {sliced_counts(world.size())};
+  check_reduce_scatter_of<float>(world, DType::kF32, integer_value, "reduce_scatter_v fp32 integers", small);
+  check_reduce_scatter_of<float>(world, DType::kF32, real_value, "reduce_scatter_v fp32", small);
+  check_reduce_scatter_of<BF16>(world, DType::kBF16, integer_value, "reduce_scatter_v bf16 integers", small);
+  check_reduce_scatter_of<BF16>(world, DType::kBF16, real_value, "reduce_scatter_v bf16", small);
+  check_reduce_scatter_of<float>(world, DType::kF32, integer_value, "reduce_scatter_v fp32 in slices",
+                                 sliced);
+  check_reduce_scatter_of<BF16>(world, DType::kBF16, integer_value, "reduce_scatter_v bf16 in slices",
+                                sliced);
 }
 
 void check_all_reduce(Communicator& world) {

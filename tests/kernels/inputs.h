@@ -2,7 +2,7 @@
 // turn.
 #pragma once
 
-#include "moesaic/kernels/simd_targets.h"
+#include "moesaic/core/simd_targets.h"
 // After the targets are chosen:
 #include <gtest/gtest.h>
 #include <hwy/targets.h>

@@ -56,6 +56,13 @@ TEST_P(EveryLayout, RunAgainGivesTheSameBits) {
   expect_same_bits(train(config, 6), train(config, 6));
 }
 
+TEST_P(EveryLayout, OverlapChangesNoBit) {
+  const Config overlapped = with_layout(config_, GetParam());
+  Config waiting = overlapped;
+  waiting.comm.overlap = false;
+  expect_same_bits(train(overlapped, 4), train(waiting, 4));
+}
+
 TEST_P(EveryLayout, TrainsInBf16) {
   Config config = with_layout(config_, GetParam());
   config.train.dtype = DType::kBF16;

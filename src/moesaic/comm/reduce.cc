@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "moesaic/comm/algorithms.h"
@@ -5,6 +6,30 @@
 
 namespace moesaic {
 namespace {
+
+// A part is added slice by slice, while the slice is in the cache, and needs no more memory than two of them
+// from each rank: one is received while the other is added. Slices of one part have a tag each, for they may
+// finish, and so be posted, out of their order; hence at most as many as there are slots.
+constexpr std::int64_t kSliceBytes = std::int64_t{1} << 18;
+constexpr std::int64_t kMaxSlices = 64;
+constexpr int kBanks = 2;
+// Of one receiver. Enough to keep a link busy; few enough that looking at all messages costs nothing.
+constexpr int kSendsUnderWay = 4;
+
+// The slices of one rank's part; sender and receiver agree, for both know all counts.
+struct Slices {
+  Range part;
+  std::int64_t bytes;  // of each but the last
+
+  Slices(Range whole, std::int64_t element_bytes) : part(whole) {
+    const std::int64_t elements = whole.bytes / element_bytes;
+    bytes = std::max(kSliceBytes, (elements + kMaxSlices - 1) / kMaxSlices * element_bytes);
+  }
+  std::int64_t count() const { return std::max<std::int64_t>(1, (part.bytes + bytes - 1) / bytes); }
+  Range at(std::int64_t s) const {
+    return {part.buffer, part.offset + s * bytes, std::min(bytes, part.bytes - s * bytes)};
+  }
+};
 
 // A list per node, or one list of all ranks, where `range_of(rank)` says where a rank's part lies.
 template <typename RangeOf>
@@ -50,22 +75,58 @@ Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wir
     const auto at = static_cast<std::size_t>(r);
     return Range{BufferId::kInput, begin[at], elements_per_rank[at] * size_of(wire)};
   };
-  const Range own = part(rank);
-  const std::int64_t count = elements_per_rank[static_cast<std::size_t>(rank)];
-  Schedule schedule;
-  schedule.scratch_bytes = inbound_bytes(world_size, own);
-  const auto range_of = [&](int from) { return inbound(rank, from, own); };
-  std::vector<std::int32_t> receives;
-  for (int step = 1; step < world_size; ++step) {
-    const int from = (rank + world_size - step) % world_size;
-    const int to = (rank + step) % world_size;
-    receives.push_back(static_cast<std::int32_t>(schedule.ops.size()));
-    schedule.ops.push_back(receive_op(from, range_of(from)));
-    schedule.ops.push_back(send_op(to, part(to)));
+  std::vector<Slices> slices;
+  std::int64_t most_slices = 0;
+  for (int r = 0; r < world_size; ++r) {
+    slices.emplace_back(part(r), size_of(wire));
+    most_slices = std::max(most_slices, slices.back().count());
   }
-  const Range target{BufferId::kOutput, 0, count * size_of(DType::kF32)};
-  schedule.ops.push_back(
-      sum_op(parts_in_order(topology, true, range_of), wire, DType::kF32, target, std::move(receives)));
+  const Slices& own = slices[static_cast<std::size_t>(rank)];
+
+  Schedule schedule;
+  const std::int64_t bank_bytes = inbound_bytes(world_size, own.at(0));
+  schedule.scratch_bytes = std::min<std::int64_t>(kBanks, own.count()) * bank_bytes;
+  std::vector<std::int32_t> sums;
+  std::vector<std::vector<std::int32_t>> sends(static_cast<std::size_t>(world_size));  // by receiver
+  const auto next = [&] { return static_cast<std::int32_t>(schedule.ops.size()); };
+  // What came kept slices before, where there is one.
+  const auto before = [](const std::vector<std::int32_t>& ops, int kept) {
+    const auto n = static_cast<std::ptrdiff_t>(ops.size());
+    return n < kept ? std::vector<std::int32_t>{} : std::vector{ops[static_cast<std::size_t>(n - kept)]};
+  };
+  for (std::int64_t s = 0; s < most_slices; ++s) {
+    const bool receives = s < own.count();
+    const auto slot = static_cast<std::int32_t>(s);
+    const auto range_of = [&](int from) {
+      Range range = inbound(rank, from, own.at(s));
+      if (from != rank) range.offset += (s % kBanks) * bank_bytes;
+      return range;
+    };
+    std::vector<std::int32_t> received;
+    for (int step = 1; step < world_size; ++step) {
+      const int from = (rank + world_size - step) % world_size;
+      const int to = (rank + step) % world_size;
+      if (receives) {
+        received.push_back(next());
+        schedule.ops.push_back(receive_op(from, range_of(from), slot));
+        schedule.ops.back().after = before(sums, kBanks);  // the bank is free
+      }
+      const Slices& theirs = slices[static_cast<std::size_t>(to)];
+      if (s < theirs.count()) {
+        auto& earlier = sends[static_cast<std::size_t>(to)];
+        std::vector<std::int32_t> after = before(earlier, kSendsUnderWay);
+        earlier.push_back(next());
+        schedule.ops.push_back(send_op(to, theirs.at(s), slot));
+        schedule.ops.back().after = std::move(after);
+      }
+    }
+    if (!receives) continue;
+    const auto in_fp32 = [&](std::int64_t bytes) { return bytes / size_of(wire) * size_of(DType::kF32); };
+    const Range target{BufferId::kOutput, in_fp32(s * own.bytes), in_fp32(own.at(s).bytes)};
+    sums.push_back(next());
+    schedule.ops.push_back(
+        sum_op(parts_in_order(topology, true, range_of), wire, DType::kF32, target, std::move(received)));
+  }
   return schedule;
 }
 

@@ -1,8 +1,8 @@
 // The exponential is Highway's polynomial (1 ulp); the activations stay within 4 fp32 ulp of the oracle,
 // before the one rounding to the rows' dtype.
+#include "moesaic/core/simd_targets.h"
 #include "moesaic/kernels/activation.h"
 #include "moesaic/kernels/element.h"
-#include "moesaic/kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "moesaic/kernels/activation_simd.cc"

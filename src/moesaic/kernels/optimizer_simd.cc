@@ -1,8 +1,8 @@
 // The same operations in the same order as the oracle (no fused multiply-add), so the same bits.
 #include "moesaic/kernels/optimizer.h"
 
+#include "moesaic/core/simd_targets.h"
 #include "moesaic/kernels/optimizer_factors.h"
-#include "moesaic/kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "moesaic/kernels/optimizer_simd.cc"

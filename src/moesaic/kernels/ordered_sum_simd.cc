@@ -1,7 +1,7 @@
 #include "moesaic/kernels/ordered_sum.h"
 
+#include "moesaic/core/simd_targets.h"
 #include "moesaic/kernels/element.h"
-#include "moesaic/kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "moesaic/kernels/ordered_sum_simd.cc"

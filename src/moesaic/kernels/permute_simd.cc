@@ -1,9 +1,9 @@
 // Only the scaled copy has a twin. permute_rows is one memcpy per row: 1.2 to 1.4 times a single memcpy of
 // the same bytes (rows of 512 bytes in cache, of 4 KiB out of it). counting_permute is a chain of table
 // look-ups, 1.7 ns a slot.
+#include "moesaic/core/simd_targets.h"
 #include "moesaic/kernels/element.h"
 #include "moesaic/kernels/permute.h"
-#include "moesaic/kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "moesaic/kernels/permute_simd.cc"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "moesaic/core/simd_targets.h"
 #include "moesaic/kernels/reference.h"
-#include "moesaic/kernels/simd_targets.h"
 #include "moesaic/kernels/top_k.h"
 
 #undef HWY_TARGET_INCLUDE

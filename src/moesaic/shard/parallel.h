@@ -14,6 +14,7 @@ struct ParallelOptions {
   std::vector<ExpertsMode> experts;  // one per layer (dense layers ignore theirs)
   int exchange_size = 0;             // ranks per exchange group; 0 = automatic (placement.h)
   DType dtype = DType::kF32;         // of compute and transport: kF32 or kBF16
+  bool overlap = true;  // gather ahead and reduce behind while stages compute; else wait. The same bits.
 };
 
 }  // namespace moesaic

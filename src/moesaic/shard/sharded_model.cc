@@ -35,6 +35,7 @@ Traffic add(Traffic a, const Traffic& b) {
 
 ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& options, Communicator& world)
     : config_(config),
+      overlap_(options.overlap),
       world_(&world),
       placement_(Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), world.size(),
                                        options.exchange_size)),
@@ -90,14 +91,17 @@ void ShardedModel::refresh_images() {
 }
 
 void ShardedModel::prefetch(int stage) {
-  if (stage < 0 || stage >= static_cast<int>(stages_.size())) return;
-  for (const int unit : stages_[static_cast<std::size_t>(stage)].units) {
+  if (overlap_ && stage >= 0 && stage < static_cast<int>(stages_.size())) start_gathers(stage);
+}
+
+void ShardedModel::start_gathers(int stage) {
+  for (const int unit : stages_.at(static_cast<std::size_t>(stage)).units) {
     units_[static_cast<std::size_t>(unit)]->start_gather();
   }
 }
 
 std::vector<UnitTensors> ShardedModel::acquire(int stage) {
-  prefetch(stage);
+  start_gathers(stage);
   std::vector<UnitTensors> tensors;
   for (const int index : stages_.at(static_cast<std::size_t>(stage)).units) {
     ShardedUnit& unit = *units_[static_cast<std::size_t>(index)];
@@ -131,6 +135,7 @@ void ShardedModel::reduce(int stage) {
     if (first_stage_[static_cast<std::size_t>(unit)] != stage)
       continue;  // tied: the embedding's backward follows
     units_[static_cast<std::size_t>(unit)]->start_reduce();
+    if (!overlap_) units_[static_cast<std::size_t>(unit)]->settle_reduce();
   }
   // Two stages' gradients are under way at most: those of the stage before had a stage's time to arrive.
   if (stage + 1 >= static_cast<int>(stages_.size())) return;

@@ -6,7 +6,8 @@
 //   prefetch(i-1); acquire(i); backward of stage i; reduce(i); release(i)   backward
 //   finish_reduce(first micro-step?)                                   after each micro-step
 //
-// prefetch and reduce run in the background (their own channels) while stages compute.
+// prefetch and reduce run in the background (their own channels) while stages compute. Without
+// ParallelOptions::overlap, prefetch does nothing and reduce waits.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +60,10 @@ class ShardedModel {
   Traffic exchange_traffic() const;
 
  private:
+  void start_gathers(int stage);
+
   ModelConfig config_;
+  bool overlap_;
   Communicator* world_;
   Placement placement_, gathered_placement_;
   std::vector<UnitSpec> specs_;

@@ -32,6 +32,7 @@ struct CommConfig {
   std::string route = "flat";
   double timeout_s = 600.0;
   std::int64_t ranks_per_node = 0;
+  bool overlap = true;
 };
 
 struct DataConfig {

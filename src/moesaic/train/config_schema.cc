@@ -166,21 +166,26 @@ SchemaSection parallel_section(ParallelConfig& c) {
 }
 
 SchemaSection comm_section(CommConfig& c) {
-  return {"comm",
-          "Messages between ranks.",
-          {
-              {.key = "route", .target = &c.route, .doc = "path of exchanged tokens", .allowed = {"flat"}},
-              {.key = "timeout_s",
-               .target = &c.timeout_s,
-               .doc = "a rank silent for longer counts as lost and ends the job",
-               .unit = "s",
-               .min = 0,
-               .above_min = true},
-              {.key = "ranks_per_node",
-               .target = &c.ranks_per_node,
-               .doc = "consecutive ranks taken as one node; 0 = as discovered, one node for threads",
-               .min = 0},
-          }};
+  return {
+      "comm",
+      "Messages between ranks.",
+      {
+          {.key = "route", .target = &c.route, .doc = "path of exchanged tokens", .allowed = {"flat"}},
+          {.key = "timeout_s",
+           .target = &c.timeout_s,
+           .doc = "a rank silent for longer counts as lost and ends the job",
+           .unit = "s",
+           .min = 0,
+           .above_min = true},
+          {.key = "ranks_per_node",
+           .target = &c.ranks_per_node,
+           .doc = "consecutive ranks taken as one node; 0 = as discovered, one node for threads",
+           .min = 0},
+          {.key = "overlap",
+           .target = &c.overlap,
+           .doc = "gather weights ahead and reduce gradients behind while layers compute; the bits are the "
+                  "same without, and less memory is needed"},
+      }};
 }
 
 SchemaSection data_section(DataConfig& c) {

@@ -39,6 +39,7 @@ ParallelOptions parallel_options(const Config& config) {
   }
   options.exchange_size = static_cast<int>(config.parallel.exchange_size);
   options.dtype = config.train.dtype;
+  options.overlap = config.comm.overlap;
   return options;
 }
 

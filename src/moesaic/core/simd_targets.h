@@ -1,4 +1,4 @@
-// simd_targets.h: the instruction sets the vectorised kernels are compiled for; the best one the CPU has is
+// simd_targets.h: the instruction sets vectorised code is compiled for; the best one the CPU has is
 // chosen at run time, and x86-64 without any extension is enough. Include before every Highway header.
 //
 // AVX-512 and scalable vectors are left out until the tests (which run every target of the machine) have run

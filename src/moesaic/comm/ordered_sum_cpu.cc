@@ -1,9 +1,7 @@
-#include "moesaic/comm/ordered_sum.h"
-
-#include <algorithm>
-#include <array>
 #include <cstring>
+#include <optional>
 
+#include "moesaic/comm/ordered_sum.h"
 #include "moesaic/core/bf16.h"
 #include "moesaic/core/error.h"
 
@@ -12,9 +10,7 @@ namespace {
 
 using Parts = std::vector<std::vector<const std::byte*>>;
 
-constexpr std::int64_t kBlock = 2048;  // two fp32 accumulators of this many elements: 16 KiB
-
-// Unaligned; compiles to plain vector loads and stores.
+// Parts need no alignment.
 template <typename T>
 T load(const std::byte* from, std::int64_t i) {
   T value;
@@ -37,39 +33,18 @@ T narrow(float value) {
   }
 }
 
-// sum[0..n) = the parts of one node, rounded to the wire's dtype.
-template <typename Wire>
-void sum_node(const std::vector<const std::byte*>& parts, std::int64_t begin, std::int64_t n, float* sum) {
-  for (std::int64_t i = 0; i < n; ++i) sum[i] = widen(load<Wire>(parts[0], begin + i));
-  for (std::size_t p = 1; p < parts.size(); ++p) {
-    const std::byte* part = parts[p];
-    for (std::int64_t i = 0; i < n; ++i) sum[i] += widen(load<Wire>(part, begin + i));
-  }
-  if (parts.size() > 1) {
-    for (std::int64_t i = 0; i < n; ++i) sum[i] = widen(narrow<Wire>(sum[i]));
-  }
-}
-
 template <typename Wire, typename Result>
 void sum_nodes(const Parts& parts, std::int64_t count, std::byte* target) {
-  std::array<float, kBlock> total;
-  std::array<float, kBlock> node_sum;
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t n = std::min(kBlock, count - begin);
-    bool first = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::optional<float> total;
     for (const auto& node : parts) {
       if (node.empty()) continue;
-      sum_node<Wire>(node, begin, n, first ? total.data() : node_sum.data());
-      if (!first) {
-        for (std::int64_t i = 0; i < n; ++i)
-          total[static_cast<std::size_t>(i)] += node_sum[static_cast<std::size_t>(i)];
-      }
-      first = false;
+      float sum = widen(load<Wire>(node[0], i));
+      for (std::size_t r = 1; r < node.size(); ++r) sum += widen(load<Wire>(node[r], i));
+      if (node.size() > 1) sum = widen(narrow<Wire>(sum));
+      total = total ? *total + sum : sum;
     }
-    if (first) total.fill(0.0f);
-    for (std::int64_t i = 0; i < n; ++i) {
-      store(target, begin + i, narrow<Result>(total[static_cast<std::size_t>(i)]));
-    }
+    store(target, i, narrow<Result>(total.value_or(0.0f)));
   }
 }
 
@@ -77,16 +52,14 @@ void sum_nodes(const Parts& parts, std::int64_t count, std::byte* target) {
 template <typename T>
 void sum_exact(const Parts& parts, std::int64_t count, std::byte* target) {
   for (std::int64_t i = 0; i < count; ++i) {
-    T sum{};
-    bool first = true;
+    std::optional<T> sum;
     for (const auto& node : parts) {
       for (const std::byte* part : node) {
         const T value = load<T>(part, i);
-        sum = first ? value : sum + value;
-        first = false;
+        sum = sum ? *sum + value : value;
       }
     }
-    store(target, i, sum);
+    store(target, i, sum.value_or(T{}));
   }
 }
 
@@ -99,7 +72,8 @@ void sum_to(DType result, const Parts& parts, std::int64_t count, std::byte* tar
 
 }  // namespace
 
-void ordered_sum(DType wire, const Parts& parts, std::int64_t count, DType result, std::byte* target) {
+void reference::ordered_sum(DType wire, const Parts& parts, std::int64_t count, DType result,
+                            std::byte* target) {
   if (wire == DType::kF32) return sum_to<float>(result, parts, count, target);
   if (wire == DType::kBF16) return sum_to<BF16>(result, parts, count, target);
   require(wire == DType::kF64 || wire == DType::kI64, "cannot sum {}", name_of(wire));
