@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "moesaic/core/buffer.h"
+#include "moesaic/core/simd_targets.h"
 #include "moesaic/kernels/element.h"
-#include "moesaic/kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "moesaic/kernels/panels_simd.cc"
