@@ -10,7 +10,7 @@ ifeq ($(CCACHE_DIR)$(shell test -w "$$HOME" || echo no),no)
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
 endif
 
-.PHONY: help setup build demo test bench fmt check clean
+.PHONY: help setup build demo test bench performance fmt check clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -27,6 +27,11 @@ build: $(build)/build.ninja ## set up, build (PRESET=release, dev, asan, tsan)
 
 bench: build ## the benchmarks: BENCH="list" or BENCH="run NAME"
 	@$(build)/moesaic_bench $(BENCH)
+
+performance: build ## measure every figure of docs/performance.md again (an idle machine, an hour)
+	@for name in $$($(build)/moesaic_bench list | cut -d' ' -f1); do \
+	  $(build)/moesaic_bench run $$name --json bench/results/$$name.json || exit 1; done
+	@tools/performance.py
 
 fmt: setup ## format the tracked C++ files
 	@tools/format.sh

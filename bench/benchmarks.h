@@ -9,10 +9,12 @@ namespace moesaic::bench {
 Benchmark collectives();
 Benchmark kernels();
 Benchmark moe_layer();
+Benchmark overlap();
 Benchmark train_tokens(const std::string& python);  // which runs the peer
 
 // The parts of benchmarks that every rank of an MPI job runs (mpi_job.h).
 void collectives_under_mpi(Report& report, Transport& transport, const std::string& size);
+void overlap_under_mpi(Report& report, Transport& transport, const std::string& size);
 
 // Elements of a rank's part.
 std::vector<std::int64_t> collective_sizes(const std::string& size);

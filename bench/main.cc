@@ -17,7 +17,7 @@ namespace moesaic::bench {
 namespace {
 
 std::vector<Benchmark> all_benchmarks(const std::string& python) {
-  return {kernels(), moe_layer(), collectives(), train_tokens(python)};
+  return {kernels(), moe_layer(), collectives(), overlap(), train_tokens(python)};
 }
 
 // `wanted`, or InvalidArgument with the allowed names and the nearest of them.

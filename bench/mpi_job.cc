@@ -24,8 +24,13 @@ int run_under_mpi(const std::string& benchmark, const std::string& size) {
   const std::unique_ptr<Transport> transport = make_mpi_transport();
   try {
     Report report(benchmark, 1, nullptr);
-    if (benchmark != "collectives") throw InvalidArgument("no such benchmark runs under MPI: " + benchmark);
-    collectives_under_mpi(report, *transport, size);
+    if (benchmark == "collectives") {
+      collectives_under_mpi(report, *transport, size);
+    } else if (benchmark == "overlap") {
+      overlap_under_mpi(report, *transport, size);
+    } else {
+      throw InvalidArgument("no such benchmark runs under MPI: " + benchmark);
+    }
     if (transport->rank() == 0) fmt::print("{}\n", report.json().dump());
     std::fflush(stdout);
   } catch (const std::exception& error) {

@@ -11,38 +11,92 @@ def bench(*arguments):
     return subprocess.run([BENCH, *arguments], capture_output=True, text=True, timeout=240)
 
 
+def rows_of(file):
+    """The rows, after a look at the form of everything."""
+    result = json.loads(file.read_text())
+    assert set(result) == {"name", "machine", "rows"}
+    assert {"cpu", "cores", "flags", "compiler", "build_type", "threads"} <= set(result["machine"])
+    for row in result["rows"]:
+        assert set(row) == {"case", "variant", "metric", "value", "unit", "verified"}
+        assert row["case"] == " ".join(row["case"].split()) and row["variant"] and row["metric"] and row["unit"]
+        assert (row["value"] is not None and row["value"] > 0) if row["verified"] else row["value"] is None, row
+    return result["rows"]
+
+
+def run_tiny(name, tmp_path, *arguments):
+    file = tmp_path / f"{name}.json"
+    ran = bench("run", name, "--size", "tiny", "--json", str(file), *arguments)
+    return ran, rows_of(file)
+
+
 def test_list_names_every_benchmark_with_its_sizes():
     listed = bench("list")
     assert listed.returncode == 0
-    assert "kernels" in listed.stdout and "small, medium, large" in listed.stdout
+    names = {line.split()[0] for line in listed.stdout.splitlines()}
+    assert {"kernels", "collectives", "overlap", "train_tokens"} <= names
+    assert "small, medium, large" in listed.stdout
 
 
 def test_kernels_writes_verified_rows(tmp_path):
     file = tmp_path / "kernels.json"
     ran = bench("run", "kernels", "--size", "small", "--json", str(file))
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    result = json.loads(file.read_text())
-    assert set(result) == {"name", "machine", "rows"} and result["name"] == "kernels"
-    assert {"cpu", "cores", "flags", "compiler", "build_type", "threads"} <= set(result["machine"])
-    assert len(result["rows"]) > 100
-    for row in result["rows"]:
-        assert set(row) == {"case", "variant", "metric", "value", "unit", "verified"}
-        assert row["verified"] is True and row["value"] > 0, row
-    cases = {row["case"].split()[0] for row in result["rows"]}
+    rows = rows_of(file)
+    assert len(rows) > 100 and all(row["verified"] for row in rows)
+    cases = {row["case"].split()[0] for row in rows}
     assert {"permute_rows", "ordered_weighted_sum", "swiglu_backward", "adamw", "convert", "top_k"} <= cases
-    for case in {row["case"] for row in result["rows"]}:
-        variants = {row["variant"] for row in result["rows"] if row["case"] == case}
+    for case in {row["case"] for row in rows}:
+        variants = {row["variant"] for row in rows if row["case"] == case}
         assert "moesaic" in variants and len(variants) == 2, case
 
 
-def test_collectives_are_verified(tmp_path):
-    file = tmp_path / "collectives.json"
-    ran = bench("run", "collectives", "--json", str(file))
+def test_collectives_are_verified_as_threads_and_under_mpi(tmp_path):
+    ran, rows = run_tiny("collectives", tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    rows = json.loads(file.read_text())["rows"]
-    assert rows and all(row["verified"] for row in rows)
-    cases = {tuple(row["case"].split()[:2]) for row in rows}
-    assert cases == {(f, w) for f in ("all_gather_v", "reduce_scatter_v", "all_to_all_v") for w in ("W2", "W4")}
+    cases = {tuple(row["case"].split()[:3]) for row in rows}
+    both = ("all_gather_v", "reduce_scatter_v", "all_to_all_v")
+    assert cases == ({("inproc", name, world) for name in both for world in ("W2", "W4")}
+                     | {("mpi", name, "W2") for name in (*both, "broadcast", "all_reduce")})
+    assert {row["variant"] for row in rows} == {"moesaic", "memcpy", "mpi_native"}
+
+
+def test_overlap_gives_the_same_losses_and_both_times(tmp_path):
+    ran, rows = run_tiny("overlap", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    steps = {(row["case"], row["variant"]) for row in rows if row["metric"] == "step_us"}
+    cases = {f"{where} W2 {experts}{link}" for experts in ("gather", "exchange")
+             for where, link in (("inproc", ""), ("inproc", " emulated 1gbit"), ("mpi", ""))}
+    assert steps == {(case, variant) for case in cases for variant in ("overlap", "no_overlap")}
+
+
+def test_train_tokens_compares_with_the_pytorch_model(tmp_path):
+    ran, rows = run_tiny("train_tokens", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    variants = {row["variant"] for row in rows if row["metric"] == "tokens_per_s"}
+    assert variants == {"moesaic", "transformers_grouped_mm", "transformers_eager"}
+
+
+def fake_python(tmp_path, answers):
+    """In place of the Python that runs the peers: a program that prints `answers` and ends."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(answers) + "\nEND\ncat >/dev/null\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_losses_that_differ_get_no_time(tmp_path):
+    wrong = ['{"ready": true}'] + ['{"loss": 5.0, "gradient_norm": 1.0}'] * 50
+    ran, rows = run_tiny("train_tokens", tmp_path, "--python", str(fake_python(tmp_path, wrong)))
+    assert ran.returncode == 1
+    assert "WRONG: the loss of step 1 is" in ran.stdout and "transformers_grouped_mm has 5" in ran.stdout
+    assert rows and all(not row["verified"] for row in rows)
+
+
+def test_a_peer_that_cannot_run_says_why(tmp_path):
+    absent = fake_python(tmp_path, ['{"error": "ModuleNotFoundError: No module named transformers"}'])
+    ran = bench("run", "train_tokens", "--size", "tiny", "--python", str(absent))
+    assert ran.returncode == 2
+    assert "transformers_grouped_mm: ModuleNotFoundError" in ran.stderr
 
 
 def test_an_unknown_name_or_size_lists_the_known_and_the_nearest():

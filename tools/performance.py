@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""performance.py [--check]: write the tables of docs/performance.md from bench/results/*.json.
+
+A table stands between `<!-- table FILE -->` and `<!-- end -->`; so no figure is typed by hand. --check changes nothing and
+exits 1 where a table is not what its file gives.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[1]
+PAGE = SOURCE / "docs" / "performance.md"
+PLACE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+# Columns in this order, others not at all: minimum and 90th percentile stay in the file.
+METRICS = ["time_us", "step_us", "tokens_per_s", "gb_per_s", "gflop_per_s"]
+UNITS = {"time_us": "µs", "step_us": "ms per step", "tokens_per_s": "tokens/s", "gb_per_s": "GB/s",
+         "gflop_per_s": "GFLOP/s"}
+
+
+def shown(value, metric):
+    if metric == "step_us":
+        value /= 1000
+    return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def table(file):
+    path = SOURCE / "bench" / "results" / file
+    if not path.exists():
+        return f"Not measured yet: `build/release/moesaic_bench run {path.stem} --json bench/results/{file}`.\n"
+    result = json.loads(path.read_text())
+    cases = {}
+    for row in result["rows"]:
+        case = cases.setdefault(row["case"], {})
+        if not row["verified"]:
+            case.setdefault("wrong", True)
+        elif row["unit"] == "ratio":
+            case.setdefault("ratios", []).append((row["metric"], row["value"]))
+        elif row["metric"] in METRICS:
+            case.setdefault(row["metric"], []).append((row["variant"], row["value"]))
+    lines = ["| case | median of each | ratio |", "| --- | --- | --- |"]
+    for name, case in cases.items():
+        if "wrong" in case:
+            lines.append(f"| {name} | wrong result: no time | |")
+            continue
+        times = [f"{variant} {shown(value, metric)} {UNITS[metric]}"
+                 for metric in METRICS if metric in case and metric != "gb_per_s" for variant, value in case[metric]]
+        ratios = [f"{metric} **{value:.2f}**" for metric, value in case.get("ratios", [])]
+        lines.append(f"| {name} | {'; '.join(times)} | {'; '.join(ratios)} |")
+    machine = result["machine"]
+    about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
+             f"{machine['build_type']}; at most {machine['threads']} threads.")
+    return "\n".join([*lines, "", about, ""])
+
+
+def main():
+    old = PAGE.read_text()
+    new = PLACE.sub(lambda place: place[1] + table(place[2]) + place[3], old)
+    if "--check" in sys.argv[1:]:
+        if new != old:
+            sys.exit("docs/performance.md is not what bench/results gives: run `make performance` or tools/performance.py")
+    else:
+        PAGE.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
