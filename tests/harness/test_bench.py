@@ -33,7 +33,7 @@ def test_list_names_every_benchmark_with_its_sizes():
     listed = bench("list")
     assert listed.returncode == 0
     names = {line.split()[0] for line in listed.stdout.splitlines()}
-    assert {"kernels", "collectives", "overlap", "train_tokens"} <= names
+    assert names == {"kernels", "moe_layer", "collectives", "overlap", "train_tokens"}
     assert "small, medium, large" in listed.stdout
 
 
@@ -48,6 +48,13 @@ def test_kernels_writes_verified_rows(tmp_path):
     for case in {row["case"] for row in rows}:
         variants = {row["variant"] for row in rows if row["case"] == case}
         assert "moesaic" in variants and len(variants) == 2, case
+
+
+def test_moe_layer_times_both_passes_against_the_floor(tmp_path):
+    ran, rows = run_tiny("moe_layer", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {row["variant"] for row in rows} == {"moesaic", "floor_mm"}
+    assert {row["case"].split()[-1] for row in rows if row["metric"] == "time_over_floor"} == {"forward", "forward+backward"}
 
 
 def test_collectives_are_verified_as_threads_and_under_mpi(tmp_path):
