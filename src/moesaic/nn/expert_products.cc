@@ -1,28 +1,20 @@
 #include "moesaic/nn/expert_products.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstddef>
 
 #include "moesaic/kernels/activation.h"
 #include "moesaic/kernels/ordered_sum.h"
 #include "moesaic/kernels/permute.h"
+#include "moesaic/nn/parallel.h"
 
 namespace moesaic {
 namespace {
 
 // Below, weights are read faster than multiplied, and the library's packing shows.
 constexpr std::int64_t kLibraryRowsPerExpert = 16;
-
-// Tasks are handed out one by one: experts differ in rows.
-void run_tasks(std::int64_t n, const std::function<void(std::int64_t)>& task) {
-  std::atomic<std::int64_t> next{0};
-  at::parallel_for(0, std::min<std::int64_t>(n, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
-    for (std::int64_t i = next++; i < n; i = next++) task(i);
-  });
-}
 
 at::Tensor new_rows(const at::Tensor& like, std::int64_t num_rows, std::int64_t width) {
   return at::empty({num_rows, width}, like.options().requires_grad(false));
@@ -110,8 +102,10 @@ ExpertBackward library_backward(const ExpertInput& input, const void* g, const v
 // Calls body(first row, number of rows) for pieces of the rows, on several threads.
 template <typename Body>
 void over_rows(const ExpertInput& input, const Body& body) {
-  at::parallel_for(0, input.num_rows(), 64,
-                   [&](std::int64_t begin, std::int64_t end) { body(begin, end - begin); });
+  constexpr std::int64_t kPiece = 256;
+  const std::int64_t num_rows = input.num_rows();
+  run_tasks((num_rows + kPiece - 1) / kPiece,
+            [&](std::int64_t i) { body(i * kPiece, std::min(kPiece, num_rows - i * kPiece)); });
 }
 
 }  // namespace
