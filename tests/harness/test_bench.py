@@ -26,6 +26,7 @@ def rows_of(file):
 def run_tiny(name, tmp_path, *arguments):
     file = tmp_path / f"{name}.json"
     ran = bench("run", name, "--size", "tiny", "--json", str(file), *arguments)
+    assert ran.returncode != 2, ran.stdout + ran.stderr  # then there is no file to look at
     return ran, rows_of(file)
 
 
