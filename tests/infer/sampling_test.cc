@@ -19,9 +19,9 @@ std::vector<double> frequencies(const std::vector<float>& logits, const Sampling
   constexpr int kDraws = 20'000;
   std::vector<double> share(logits.size());
   for (int i = 0; i < kDraws; ++i) {
-    share[static_cast<std::size_t>(sample(logits, options, 3, static_cast<std::uint64_t>(i)))] +=
-        1.0 / kDraws;
+    share[static_cast<std::size_t>(sample(logits, options, 3, static_cast<std::uint64_t>(i)))] += 1.0;
   }
+  for (double& s : share) s /= kDraws;
   return share;
 }
 

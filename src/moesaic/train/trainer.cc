@@ -132,9 +132,10 @@ void Trainer::sum_over_ranks(StepReport& report, double loss, const std::vector<
   std::vector<double> shares = {loss, report.z_loss};
   all_reduce(*world_, std::span(shares));
   report.loss = shares[0];
-  const double layers = std::max<double>(1.0, static_cast<double>(report.chosen.size()));
-  report.balance_loss /= layers * static_cast<double>(config_.train.accumulation);
-  report.z_loss = shares[1] / layers;
+  const double summed = std::max<double>(1.0, static_cast<double>(report.chosen.size())) *
+                        static_cast<double>(config_.train.accumulation);
+  report.balance_loss /= summed;
+  report.z_loss = shares[1] / summed;
 
   std::vector<std::int64_t> counts = sent;
   counts.push_back(report.dropped);
