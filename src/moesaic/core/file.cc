@@ -1,7 +1,6 @@
 #include "moesaic/core/file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,29 +77,6 @@ void File::write_at(std::int64_t offset, std::span<const std::byte> bytes) {
 
 void File::sync() {
   if (::fsync(descriptor_) != 0) fail(path_, "sync");
-}
-
-MappedFile::MappedFile(const fs::path& path) {
-  const File file = File::open(path);
-  if (!fs::is_regular_file(path)) {
-    throw InvalidArgument(fmt::format("{} is a folder or a device, expected a file", path.string()));
-  }
-  const auto size = static_cast<std::size_t>(file.size());
-  if (size == 0) return;  // an empty file cannot be mapped
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  if (data == MAP_FAILED) fail(path, "map");
-  bytes_ = {static_cast<const std::byte*>(data), size};
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 std::string read_text(const fs::path& path) {

@@ -37,20 +37,6 @@ class File {
   int descriptor_ = -1;
 };
 
-// A whole file mapped read-only; pages come in as they are touched.
-class MappedFile {
- public:
-  MappedFile() = default;
-  explicit MappedFile(const std::filesystem::path& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
 std::string read_text(const std::filesystem::path& path);
 
 // The file with exactly this text, on the disk on return. Not atomic.
