@@ -1,6 +1,7 @@
 #include "moesaic/core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ File::File(fs::path path, int flags) : path_(std::move(path)) {
 
 File File::open(const fs::path& path) { return File(path, O_RDONLY); }
 File File::create(const fs::path& path) { return File(path, O_RDWR | O_CREAT | O_TRUNC); }
+File File::update(const fs::path& path) { return File(path, O_RDWR | O_CREAT); }
 
 File::File(File&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -77,6 +79,22 @@ void File::write_at(std::int64_t offset, std::span<const std::byte> bytes) {
 
 void File::sync() {
   if (::fsync(descriptor_) != 0) fail(path_, "sync");
+}
+
+FileLock::FileLock(const fs::path& path) : file_(File::update(path)) {
+  while (::flock(file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) {
+      throw IoError(fmt::format("{} is held by {}", path.string(), read_text(path)));
+    }
+    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return;
+    fail(path, "lock");
+  }
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::string holder = fmt::format("process {} on {}", ::getpid(), host);
+  if (::ftruncate(file_.descriptor(), 0) != 0) fail(path, "empty");
+  file_.write_at(0, std::as_bytes(std::span(holder)));
 }
 
 std::string read_text(const fs::path& path) {
