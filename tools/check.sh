@@ -14,7 +14,7 @@ mkdir -p .cache/cppcheck
 check format tools/format.sh --check
 check layering python3 tests/structure/layering.py
 check scripts bash -n tools/*.sh bench/peers/*.sh .ci/run
-check python .venv/bin/python -m compileall -q tests bench tools
+check python .venv/bin/python -m compileall -q python tests bench tools
 # Torch's headers are not followed (they take minutes); what cppcheck cannot see it does not judge.
 check cppcheck cppcheck -q -j 2 --std=c++20 --language=c++ --enable=warning,performance,portability --inline-suppr \
   --suppressions-list=tools/cppcheck.suppressions --error-exitcode=1 --cppcheck-build-dir=.cache/cppcheck -I src src

@@ -2,7 +2,7 @@
 # setup.sh [PACKAGES_FILE]: get what the build and the tests need. A second run takes well under a second.
 #
 #   1. Debian packages (PACKAGES_FILE, tools/packages.txt): installed when root, else named with the command that gets them.
-#   2. .venv: Python 3.11 with requirements.txt and requirements-test.txt.
+#   2. .venv: Python 3.11 with requirements.txt and requirements-test.txt, and python/ importable in it.
 #
 # Two set-ups of one tree wait for each other. Details of a step go to .cache/setup.log.
 set -euo pipefail
@@ -127,6 +127,13 @@ make_venv() {
   say "done"
 }
 
+# python -m moesaic.tokenize from anywhere. A path file needs no network and no build, and shows every edit.
+make_importable() {
+  [ -L .venv ] && return  # somebody's shared environment; PYTHONPATH=python does the same there
+  local wanted=$PWD/python file=.venv/lib/python3.11/site-packages/moesaic.pth
+  [ "$(cat "$file" 2>/dev/null)" = "$wanted" ] || echo "$wanted" >"$file"
+}
+
 mkdir -p .cache
 exec 9>>.cache/setup.lock
 flock --nonblock 9 || {
@@ -136,3 +143,4 @@ flock --nonblock 9 || {
 : >"$log"
 install_packages
 make_venv
+make_importable

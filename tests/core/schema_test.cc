@@ -21,6 +21,7 @@ struct Values {
   std::vector<std::string> list = {"x"};
   Colour colour = Colour::kGreen;
   double any = 0.0;
+  std::vector<double> shares = {1.5};
 };
 
 Schema schema_of(Values& v) {
@@ -28,7 +29,8 @@ Schema schema_of(Values& v) {
            "Numbers.",
            {{.key = "count", .target = &v.count, .doc = "how many", .unit = "rows", .min = 1, .max = 9},
             {.key = "rate", .target = &v.rate, .doc = "a | b", .min = 0, .max = 1, .above_min = true},
-            {.key = "any", .target = &v.any, .doc = "anything"}}},
+            {.key = "any", .target = &v.any, .doc = "anything"},
+            {.key = "shares", .target = &v.shares, .doc = "of each", .min = 0}}},
           {"second",
            "Words.",
            {{.key = "on", .target = &v.on, .doc = "switch"},
@@ -99,6 +101,21 @@ TEST(Schema, ErrorsNameFileLineKeyValueAndWhatIsAllowed) {
             "strings one of "
             "\"x\", \"y\"");
   EXPECT_NE(error_of("[second]\nlist = [1]"), "no error");
+}
+
+TEST(Schema, ListsOfNumbersAreCheckedElementByElement) {
+  Values v;
+  apply_toml(schema_of(v), "[first]\nshares = [1, 0.25, 1e-3]", "run.toml");
+  EXPECT_EQ(v.shares, (std::vector<double>{1, 0.25, 1e-3}));
+  EXPECT_NE(render_toml(schema_of(v)).find("shares = [1.0, 0.25, 0.001]\n"), std::string::npos);
+  apply_override(schema_of(v), "first.shares=[]");
+  EXPECT_TRUE(v.shares.empty());
+  EXPECT_EQ(error_of("[first]\nshares = [1, -1]"),
+            "run.toml:2: first.shares is array [integer 1, integer -1]; expected array of floats >= 0");
+  EXPECT_NE(error_of("[first]\nshares = 3").find("expected array of floats >= 0"), std::string::npos);
+  EXPECT_NE(error_of("[first]\nshares = [\"x\"]").find("expected array of floats >= 0"), std::string::npos);
+  EXPECT_NE(error_of("[first]\nshares = [inf]"), "no error");
+  EXPECT_NE(error_of_set("first.shares=3").find("expected array of floats >= 0"), std::string::npos);
 }
 
 TEST(Schema, DuplicateKeysAndSyntaxErrorsNameTheLine) {

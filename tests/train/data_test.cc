@@ -2,11 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
+#include <cmath>
 #include <set>
+#include <utility>
 
 #include "moesaic/core/error.h"
+#include "moesaic/core/file.h"
 #include "tests/temporary_directory.h"
 
 namespace moesaic {
@@ -24,56 +25,12 @@ class Data : public ::testing::Test {
     for (int i = 0; i < count; ++i) bytes += static_cast<char>(first + i);
     return put(name, bytes);
   }
-  static std::string error_of(const DataConfig& config, std::int64_t vocab_size) {
-    try {
-      const Dataset dataset(config, vocab_size);
-      std::vector<std::int64_t> windows(static_cast<std::size_t>(dataset.num_windows(Split::kTraining)));
-      std::iota(windows.begin(), windows.end(), 0);
-      dataset.read(Split::kTraining, windows);
-      Sampler(dataset, {});
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
-  }
   // Ten training windows of 3 tokens.
   DataConfig ten_samples() {
     return {.files = {counting("a", 0, 16), counting("b", 100, 16)}, .held_out_fraction = 0.0, .seq_len = 3};
   }
   TemporaryDirectory folder_;
 };
-
-TEST_F(Data, TokensAreLittleEndianOfTheStatedWidth) {
-  const std::string bytes("\x01\x02\x03\x00\xff\x00\x00\x00", 8);
-  const auto tokens = [&](TokenFormat format, std::size_t count) {
-    std::vector<std::int64_t> values(count);
-    TokenSource(put("t", bytes), format, INT64_MAX).read(0, values);
-    return values;
-  };
-  EXPECT_EQ(tokens(TokenFormat::kBytes, 8), (std::vector<std::int64_t>{1, 2, 3, 0, 255, 0, 0, 0}));
-  EXPECT_EQ(tokens(TokenFormat::kUint8, 2), (std::vector<std::int64_t>{1, 2}));
-  EXPECT_EQ(tokens(TokenFormat::kUint16, 4), (std::vector<std::int64_t>{0x201, 3, 255, 0}));
-  EXPECT_EQ(tokens(TokenFormat::kUint32, 2), (std::vector<std::int64_t>{0x30201, 255}));
-  EXPECT_THROW(tokens(TokenFormat::kUint32, 3), InvalidArgument);
-}
-
-TEST_F(Data, FilesThatCannotBeTokensAreNamed) {
-  EXPECT_NE(error_of({}, 256).find("data.files is empty"), std::string::npos);
-  EXPECT_NE(error_of({.files = {"/nowhere/t"}}, 256).find("cannot open /nowhere/t: No such file"),
-            std::string::npos);
-  EXPECT_NE(error_of({.files = {put("empty", "")}}, 256).find("empty is empty"), std::string::npos);
-  EXPECT_NE(error_of({.files = {put("odd", "123")}, .format = TokenFormat::kUint16}, 1 << 16)
-                .find("odd has 3 bytes, expected a multiple of 2"),
-            std::string::npos);
-  const DataConfig large = {
-      .files = {put("large", "\x01\x02\x09\x03")}, .held_out_fraction = 0, .seq_len = 3};
-  EXPECT_NE(error_of(large, 9).find("large: token 2 has id 9, expected below vocab_size (9)"),
-            std::string::npos)
-      << error_of(large, 9);
-  EXPECT_EQ(error_of(large, 10), "no error");
-  const DataConfig brief = {.files = {put("brief", "123")}, .held_out_fraction = 0, .seq_len = 3};
-  EXPECT_NE(error_of(brief, 256).find("no window of data.seq_len + 1 = 4 tokens"), std::string::npos);
-}
 
 TEST_F(Data, WindowsCoverEachPartOnceAndTargetsAreShiftedByOne) {
   // 20 tokens: 15 to train (windows at 0, 4, 8; 12 lacks its target), 5 held out (window at 15).
@@ -173,6 +130,107 @@ TEST_F(Data, FilesSayWhichWindowsAreTheirs) {
   EXPECT_EQ(files[1].name, "c");
   EXPECT_EQ(files[1].first, 9);
   EXPECT_EQ(files[1].count, dataset.num_windows(Split::kHeldOut) - 9);
+}
+
+// Files of 8, 4 and 16 windows, weights 1, 2 and 1.
+DataConfig weighted(std::vector<std::string> files) {
+  return {.files = std::move(files), .weights = {1, 2, 1}, .held_out_fraction = 0, .seq_len = 2};
+}
+
+TEST_F(Data, WeightedFilesAreDrawnInTheirSharesEachInItsOwnEpochs) {
+  const Dataset dataset(weighted({counting("a", 0, 17), counting("b", 50, 9), counting("c", 100, 33)}), 256);
+  const Sampler sampler(dataset, {.seed = 5});
+  std::vector<std::vector<std::int64_t>> drawn(3);
+  for (std::int64_t i = 0; i < 64; ++i) {
+    const std::int64_t window = sampler.window_of(i);
+    drawn[window < 8 ? 0 : window < 12 ? 1 : 2].push_back(window);
+    const double n = static_cast<double>(i + 1);
+    EXPECT_LT(std::abs(static_cast<double>(drawn[0].size()) - n / 4), 1);
+    EXPECT_LT(std::abs(static_cast<double>(drawn[1].size()) - n / 2), 1);
+    EXPECT_LT(std::abs(static_cast<double>(drawn[2].size()) - n / 4), 1);
+  }
+  const std::vector<std::size_t> windows = {8, 4, 16};
+  for (std::size_t file = 0; file < 3; ++file) {
+    std::set<std::vector<std::int64_t>> orders;
+    for (std::size_t first = 0; first < drawn[file].size(); first += windows[file]) {
+      const std::vector<std::int64_t> epoch(
+          drawn[file].begin() + static_cast<std::ptrdiff_t>(first),
+          drawn[file].begin() + static_cast<std::ptrdiff_t>(first + windows[file]));
+      EXPECT_EQ(std::set<std::int64_t>(epoch.begin(), epoch.end()).size(), windows[file])
+          << "an epoch of a file has each of its windows once";
+      orders.insert(epoch);
+    }
+    EXPECT_EQ(orders.size(), drawn[file].size() / windows[file]) << "and each epoch another order";
+  }
+}
+
+TEST_F(Data, WeightedFilesResumeAnywhereOnAnyNumberOfRanks) {
+  const Dataset dataset(weighted({counting("a", 0, 17), counting("b", 50, 9), counting("c", 100, 33)}), 256);
+  const auto read = [&](std::int64_t from, std::int64_t to, int ranks, std::vector<std::int64_t>& tokens) {
+    const Sampler sampler(dataset, {.seed = 3, .sequences = 5, .first_step = from, .first_sample = from * 5});
+    for (std::int64_t step = from; step < to; ++step) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Batch batch = sampler.batch(step, 0, rank, ranks);
+        tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
+      }
+    }
+  };
+  std::vector<std::int64_t> straight, resumed;
+  read(0, 20, 1, straight);
+  read(0, 7, 2, resumed);
+  read(7, 8, 3, resumed);
+  read(8, 20, 7, resumed);
+  EXPECT_EQ(resumed, straight);
+}
+
+TEST_F(Data, AFileOfWeightZeroIsOnlyHeldOut) {
+  const Dataset dataset({.files = {counting("a", 0, 40), counting("b", 100, 40)},
+                         .weights = {0, 0.5},
+                         .held_out_fraction = 0.5,
+                         .seq_len = 4},
+                        256);
+  const Sampler sampler(dataset, {});
+  const FileWindows b = dataset.files(Split::kTraining)[1];
+  for (std::int64_t i = 0; i < 20; ++i) EXPECT_GE(sampler.window_of(i), b.first);
+  EXPECT_EQ(dataset.files(Split::kHeldOut).size(), 2u);
+}
+
+TEST_F(Data, AWeightedFileNeedsAWindow) {
+  const Dataset dataset({.files = {counting("a", 0, 40), counting("b", 100, 4)},
+                         .weights = {1, 2},
+                         .held_out_fraction = 0,
+                         .seq_len = 4},
+                        256);
+  try {
+    const Sampler sampler(dataset, {});
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "data.weights gives file 2 of data.files the weight 2, but its training part has no window "
+                 "of data.seq_len + 1 = 5 tokens");
+  }
+}
+
+// Four files with 4, 4, 8 and 4 batches left, read by four ranks over three epochs of the shortest: files run
+// out at different times, and no rank ever has less to read than its part of the step.
+TEST_F(Data, FilesThatRunOutAtDifferentTimesLeaveNoRankWithout) {
+  const Dataset dataset(
+      {.files = {counting("a", 0, 9), counting("b", 50, 9), counting("c", 100, 17), counting("d", 150, 9)},
+       .weights = {1, 1, 1, 1},
+       .held_out_fraction = 0,
+       .seq_len = 2},
+      256);
+  const Sampler sampler(dataset, {.sequences = 4});
+  std::vector<std::size_t> seen(256, 0);
+  for (std::int64_t step = 0; step < 24; ++step) {
+    for (int rank = 0; rank < 4; ++rank) {
+      const Batch batch = sampler.batch(step, 0, rank, 4);
+      ASSERT_EQ(batch.num_sequences, 1);
+      ++seen[static_cast<std::size_t>(batch.tokens[0])];
+    }
+  }
+  EXPECT_EQ(seen[0], 6u);    // 24 draws over 4 windows
+  EXPECT_EQ(seen[100], 3u);  // 24 draws over 8
 }
 
 }  // namespace

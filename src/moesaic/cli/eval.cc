@@ -19,8 +19,8 @@ struct EvalCommand {
 
   void run() const {
     const Config config = source.load();
-    const std::filesystem::path checkpoint = source.find();
     launch(config, [&](Communicator& world) {
+      const std::filesystem::path checkpoint = source.find(world);
       const Dataset dataset(config.data, config.model.vocab_size);
       ShardedModel model(config.model, parallel_options(config), world);
       std::vector<std::vector<float>> bias = initial_bias(config.model);

@@ -91,13 +91,12 @@ void GenerateCommand::run() const {
   const Config config = source.load();
   require(config.data.format == TokenFormat::kBytes,
           "generate reads and writes bytes; this model was trained on token files of another format");
-  const std::filesystem::path checkpoint = source.find();
   const std::vector<Prompt> inputs = prompts.load();
   GenerateOptions chosen = options;
   if (chosen.context == 0) chosen.context = config.data.seq_len;
   for (const std::string& text : stop_texts) chosen.stops.push_back(bytes_of(text));
   for (const std::int64_t token : end_tokens) chosen.stops.push_back({token});
-  launch(config, [&](Communicator& world) { on_rank(world, config, checkpoint, inputs, chosen); });
+  launch(config, [&](Communicator& world) { on_rank(world, config, source.find(world), inputs, chosen); });
 }
 
 }  // namespace

@@ -78,7 +78,8 @@ void InspectCommand::checkpoint(const fs::path& folder) const {
 void InspectCommand::tokens() const {
   constexpr std::array kFormats = {
       std::pair{"bytes", TokenFormat::kBytes}, std::pair{"uint8", TokenFormat::kUint8},
-      std::pair{"uint16", TokenFormat::kUint16}, std::pair{"uint32", TokenFormat::kUint32}};
+      std::pair{"uint16", TokenFormat::kUint16}, std::pair{"uint32", TokenFormat::kUint32},
+      std::pair{"npy", TokenFormat::kNpy}};
   const auto* chosen = std::ranges::find(kFormats, format, [](const auto& entry) { return entry.first; });
   const TokenSource source(path, chosen->second, std::int64_t{1} << 32);
   std::int64_t highest = 0;
@@ -120,8 +121,8 @@ void add_inspect(CLI::App& app) {
       ->check(CLI::ExistingPath);
   sub->add_option("--ranks", command->ranks, "world size of the memory plan (default: as configured)")
       ->check(kRanks);
-  sub->add_option("--format", command->format, "of a token file: bytes, uint8, uint16, uint32")
-      ->check(CLI::IsMember({"bytes", "uint8", "uint16", "uint32"}));
+  sub->add_option("--format", command->format, "of a token file: bytes, uint8, uint16, uint32, npy")
+      ->check(CLI::IsMember({"bytes", "uint8", "uint16", "uint32", "npy"}));
   sub->add_flag("--verbose", command->verbose, "every tensor; the checkpoint's configuration");
   sub->callback([command] { command->run(); });
 }

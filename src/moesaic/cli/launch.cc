@@ -2,9 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "moesaic/comm/inproc.h"
 #include "moesaic/comm/mpi.h"
@@ -32,6 +34,9 @@ std::chrono::milliseconds timeout_of(const Config& config) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(config.comm.timeout_s * 1000.0));
 }
 
+// How long a rank that lost a peer leaves the others to say whom they wait for.
+constexpr std::chrono::milliseconds kLastWords{2000};
+
 void launch_threads(const Config& config, const std::function<void(Communicator&)>& body) {
   const auto ranks = static_cast<int>(config.parallel.ranks);
   run_inproc(ranks, [&](Transport& transport) {
@@ -55,6 +60,10 @@ void launch_mpi(const Config& config, const std::function<void(Communicator&)>& 
     // Said here, before the abort: the launcher may kill this process at any moment after it.
     fmt::print(stderr, "moesaic: {}\n", with_rank(transport->rank(), error.what()));
     std::fflush(stderr);
+    // The ranks that wait for a lost one directly name it; one that waits for those may be the first to give
+    // up.
+    if (dynamic_cast<const PeerLost*>(&error) != nullptr)
+      std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(timeout_of(config) / 4, kLastWords));
     transport->abort(error.what());
     throw;
   }

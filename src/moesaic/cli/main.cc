@@ -3,8 +3,10 @@
 // Exit status: 0 done; 1 something failed while working; 2 the command line or the configuration is wrong.
 #include <fmt/ranges.h>
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -23,6 +25,14 @@ int fail(const std::exception& error, int status) {
   const bool misuse = status == 2;
   if (!misuse || moesaic::cli::speaks()) fmt::print(stderr, "moesaic: error: {}\n", error.what());
   return status;
+}
+
+// Each rank that is a thread keeps every token file open: the usual 1,024 are soon used up.
+void allow_many_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // refused: then it stays as it was
 }
 
 // CLI11 only says that a subcommand is required.
@@ -45,6 +55,8 @@ int main(int argc, char** argv) {
   // time.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file past its limit is then an error with a message, as a full disk is
+  allow_many_files();
 
   CLI::App app{"Moesaic: Mixture-of-Experts language models on ordinary clusters"};
   app.require_subcommand(1);

@@ -7,6 +7,7 @@
 
 #include "moesaic/cli/launch.h"
 #include "moesaic/core/error.h"
+#include "moesaic/train/agree.h"
 #include "moesaic/train/checkpoint_dir.h"
 
 namespace moesaic::cli {
@@ -25,8 +26,8 @@ Config RunSource::load() const {
   return config;
 }
 
-std::filesystem::path RunSource::find() const {
-  return checkpoint.empty() ? newest_checkpoint(run_dir / "checkpoints") : checkpoint;
+std::filesystem::path RunSource::find(Communicator& world) const {
+  return checkpoint.empty() ? newest_checkpoint(world, run_dir / "checkpoints") : checkpoint;
 }
 
 std::filesystem::path config_of_run(const std::filesystem::path& run_dir) {
@@ -48,6 +49,13 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& checkpoints
   const std::filesystem::path newest = *std::ranges::max_element(damaged);
   verify_checkpoint(newest);  // says which file, what was got and what was expected
   throw CorruptData(fmt::format("{} is not a complete checkpoint", newest.string()));
+}
+
+std::filesystem::path newest_checkpoint(Communicator& world, const std::filesystem::path& checkpoints) {
+  std::string failure, found;
+  if (world.rank() == 0) attempt(failure, [&] { found = newest_checkpoint(checkpoints).string(); });
+  agree<CorruptData>(world, failure);
+  return gather_texts(world, found).front();
 }
 
 void set_ranks(Config& config, int ranks) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/comm/communicator.h"
 #include "moesaic/train/config.h"
 
 namespace moesaic::cli {
@@ -21,8 +22,9 @@ struct RunSource {
   void add_options(CLI::App& command);
   // The configuration the run was trained with, with the overrides.
   Config load() const;
-  // The checkpoint directory. IoError when there is none.
-  std::filesystem::path find() const;
+  // The checkpoint directory, as rank 0 sees it, on every rank: a run that is under way may finish another
+  // one between two looks. Collective; fails as newest_checkpoint().
+  std::filesystem::path find(Communicator& world) const;
 };
 
 // Applies --ranks: threads of this process. InvalidArgument under MPI when the job has another size.
@@ -37,6 +39,9 @@ std::filesystem::path config_of_run(const std::filesystem::path& run_dir);
 // The newest complete checkpoint in `checkpoints`. IoError when there is none; CorruptData saying what is
 // wrong with the newest one when there are only damaged ones.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& checkpoints);
+
+// The same, as rank 0 sees it, on every rank. Collective.
+std::filesystem::path newest_checkpoint(Communicator& world, const std::filesystem::path& checkpoints);
 
 // "runs/<time>-<config name>"
 std::filesystem::path default_run_dir(const std::filesystem::path& config_file);

@@ -22,7 +22,7 @@
 namespace moesaic::cli {
 namespace {
 
-// Set by SIGTERM: save and end after this step.
+// Set by SIGTERM, and by SIGUSR1, which launchers pass on to the ranks: save and end after this step.
 std::atomic<bool> terminated = false;
 
 // Also one that never completed a checkpoint, or whose only one is damaged.
@@ -71,8 +71,9 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
   const std::filesystem::path run_directory = agree_on(world, dir);
   if (talks) print_plan(config, world.size());
   Trainer trainer(config, world);
+  const RunLock lock(world, run_directory);  // after all that can be wrong with the configuration
   if (resume) {
-    const std::filesystem::path newest = newest_checkpoint(run_directory / "checkpoints");
+    const std::filesystem::path newest = newest_checkpoint(world, run_directory / "checkpoints");
     load_checkpoint(trainer, newest);
     if (talks) fmt::print("resuming after step {} from {}\n", trainer.steps_done(), newest.string());
   } else {
@@ -112,7 +113,7 @@ void TrainCommand::run() const {
   require(resume || !holds_a_run(dir),
           "{} already holds a training run; continue it with --resume or choose another --run-dir",
           dir.string());
-  std::signal(SIGTERM, [](int) { terminated = true; });
+  for (const int signal : {SIGTERM, SIGUSR1}) std::signal(signal, [](int) { terminated = true; });
   launch(config, [&](Communicator& world) { on_rank(world, config, dir); });
 }
 

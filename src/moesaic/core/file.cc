@@ -1,7 +1,7 @@
 #include "moesaic/core/file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +30,7 @@ File::File(fs::path path, int flags) : path_(std::move(path)) {
 
 File File::open(const fs::path& path) { return File(path, O_RDONLY); }
 File File::create(const fs::path& path) { return File(path, O_RDWR | O_CREAT | O_TRUNC); }
+File File::update(const fs::path& path) { return File(path, O_RDWR | O_CREAT); }
 
 File::File(File&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -80,27 +81,20 @@ void File::sync() {
   if (::fsync(descriptor_) != 0) fail(path_, "sync");
 }
 
-MappedFile::MappedFile(const fs::path& path) {
-  const File file = File::open(path);
-  if (!fs::is_regular_file(path)) {
-    throw InvalidArgument(fmt::format("{} is a folder or a device, expected a file", path.string()));
+FileLock::FileLock(const fs::path& path) : file_(File::update(path)) {
+  while (::flock(file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) {
+      throw IoError(fmt::format("{} is held by {}", path.string(), read_text(path)));
+    }
+    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return;
+    fail(path, "lock");
   }
-  const auto size = static_cast<std::size_t>(file.size());
-  if (size == 0) return;  // an empty file cannot be mapped
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  if (data == MAP_FAILED) fail(path, "map");
-  bytes_ = {static_cast<const std::byte*>(data), size};
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::string holder = fmt::format("process {} on {}", ::getpid(), host);
+  if (::ftruncate(file_.descriptor(), 0) != 0) fail(path, "empty");
+  file_.write_at(0, std::as_bytes(std::span(holder)));
 }
 
 std::string read_text(const fs::path& path) {

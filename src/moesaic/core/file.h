@@ -17,6 +17,7 @@ class File {
   File() = default;
   static File open(const std::filesystem::path& path);    // to read
   static File create(const std::filesystem::path& path);  // to write; an existing one is emptied
+  static File update(const std::filesystem::path& path);  // to read and write; made where there is none
 
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -37,18 +38,16 @@ class File {
   int descriptor_ = -1;
 };
 
-// A whole file mapped read-only; pages come in as they are touched.
-class MappedFile {
+// A file that one holder has at a time, other objects of this process included. The system lets go of it when
+// the process ends, however it ends, so a lock is never left behind; the file is. A file system without locks
+// locks nobody out.
+class FileLock {
  public:
-  MappedFile() = default;
-  explicit MappedFile(const std::filesystem::path& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-  std::span<const std::byte> bytes() const { return bytes_; }
+  // IoError naming who has it when it is taken.
+  explicit FileLock(const std::filesystem::path& path);
 
  private:
-  std::span<const std::byte> bytes_;
+  File file_;
 };
 
 std::string read_text(const std::filesystem::path& path);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <sstream>
 
 #include "moesaic/core/edit_distance.h"
@@ -80,6 +81,12 @@ std::string render(const SchemaTarget& target) {
                           if (list.or_one && list.values->size() == 1) return quoted(list.values->front());
                           return fmt::format("[{}]", quoted_list(*list.values));
                         },
+                        [](const std::vector<double>* values) {
+                          std::string text;
+                          for (const double value : *values)
+                            text += (text.empty() ? "" : ", ") + render(value);
+                          return "[" + text + "]";
+                        },
                         [](const EnumTarget& choice) { return quoted(choice.names.at(choice.get())); },
                     },
                     target);
@@ -94,6 +101,7 @@ std::string type_name(const SchemaTarget& target) {
                         [](const ListTarget& list) {
                           return list.or_one ? "string or array of strings" : "array of strings";
                         },
+                        [](const std::vector<double>*) { return "array of floats"; },
                         [](const EnumTarget&) { return "string"; },
                     },
                     target);
@@ -158,61 +166,78 @@ bool is_allowed(const SchemaField& field, const std::string& value) {
   return field.allowed.empty() || std::ranges::find(field.allowed, value) != field.allowed.end();
 }
 
+// A number in the field's range, also one written without a point.
+std::optional<double> number_in(const SchemaField& field, const toml::node& node) {
+  if (!node.is_number()) return std::nullopt;
+  const double value = node.is_integer() ? static_cast<double>(*node.value_exact<std::int64_t>())
+                                         : *node.value_exact<double>();
+  return in_range(field, value) ? std::optional(value) : std::nullopt;
+}
+
 // False when the value has the wrong type or is not allowed.
 bool assign(const SchemaField& field, const toml::node& node) {
   const auto text = node.value_exact<std::string>();
-  return std::visit(
-      Overloaded{
-          [&](std::int64_t* target) {
-            const auto value = node.value_exact<std::int64_t>();
-            if (!value || !in_range(field, static_cast<double>(*value))) return false;
-            *target = *value;
-            return true;
-          },
-          [&](double* target) {
-            if (!node.is_number()) return false;
-            const double value = node.is_integer() ? static_cast<double>(*node.value_exact<std::int64_t>())
-                                                   : *node.value_exact<double>();
-            if (!in_range(field, value)) return false;
-            *target = value;
-            return true;
-          },
-          [&](bool* target) {
-            const auto value = node.value_exact<bool>();
-            if (value) *target = *value;
-            return value.has_value();
-          },
-          [&](std::string* target) {
-            if (!text || !is_allowed(field, *text)) return false;
-            *target = *text;
-            return true;
-          },
-          [&](const ListTarget& list) {
-            std::vector<std::string> values;
-            if (text && list.or_one) values.push_back(*text);
-            if (const toml::array* array = node.as_array()) {
-              for (const toml::node& element : *array) {
-                const auto value = element.value_exact<std::string>();
-                if (!value) return false;
-                values.push_back(*value);
-              }
-            } else if (values.empty()) {
-              return false;
-            }
-            for (const std::string& value : values) {
-              if (!is_allowed(field, value)) return false;
-            }
-            *list.values = std::move(values);
-            return true;
-          },
-          [&](const EnumTarget& choice) {
-            const auto found = text ? std::ranges::find(choice.names, *text) : choice.names.end();
-            if (found == choice.names.end()) return false;
-            choice.set(static_cast<std::size_t>(found - choice.names.begin()));
-            return true;
-          },
-      },
-      field.target);
+  return std::visit(Overloaded{
+                        [&](std::int64_t* target) {
+                          const auto value = node.value_exact<std::int64_t>();
+                          if (!value || !in_range(field, static_cast<double>(*value))) return false;
+                          *target = *value;
+                          return true;
+                        },
+                        [&](double* target) {
+                          const auto value = number_in(field, node);
+                          if (value) *target = *value;
+                          return value.has_value();
+                        },
+                        [&](bool* target) {
+                          const auto value = node.value_exact<bool>();
+                          if (value) *target = *value;
+                          return value.has_value();
+                        },
+                        [&](std::string* target) {
+                          if (!text || !is_allowed(field, *text)) return false;
+                          *target = *text;
+                          return true;
+                        },
+                        [&](const ListTarget& list) {
+                          std::vector<std::string> values;
+                          if (text && list.or_one) values.push_back(*text);
+                          if (const toml::array* array = node.as_array()) {
+                            for (const toml::node& element : *array) {
+                              const auto value = element.value_exact<std::string>();
+                              if (!value) return false;
+                              values.push_back(*value);
+                            }
+                          } else if (values.empty()) {
+                            return false;
+                          }
+                          for (const std::string& value : values) {
+                            if (!is_allowed(field, value)) return false;
+                          }
+                          *list.values = std::move(values);
+                          return true;
+                        },
+                        [&](std::vector<double>* target) {
+                          const toml::array* array = node.as_array();
+                          if (array == nullptr) return false;
+                          std::vector<double> values;
+                          for (const toml::node& element : *array) {
+                            const auto value = number_in(field, element);
+                            if (!value) return false;
+                            values.push_back(*value);
+                          }
+                          *target = std::move(values);
+                          return true;
+                        },
+                        [&](const EnumTarget& choice) {
+                          const auto found =
+                              text ? std::ranges::find(choice.names, *text) : choice.names.end();
+                          if (found == choice.names.end()) return false;
+                          choice.set(static_cast<std::size_t>(found - choice.names.begin()));
+                          return true;
+                        },
+                    },
+                    field.target);
 }
 
 // `where` starts the message when there is no such name.

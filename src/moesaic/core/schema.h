@@ -52,14 +52,15 @@ struct ListTarget {
   bool or_one = false;
 };
 
-using SchemaTarget = std::variant<std::int64_t*, double*, bool*, std::string*, ListTarget, EnumTarget>;
+using SchemaTarget =
+    std::variant<std::int64_t*, double*, bool*, std::string*, ListTarget, std::vector<double>*, EnumTarget>;
 
 struct SchemaField {
   std::string key;
   SchemaTarget target;
   std::string doc = {};   // one line
   std::string unit = {};  // "s", "tokens"; empty where there is none
-  // Bounds of numbers. Doubles must be finite whatever the bounds.
+  // Bounds of numbers, also of a list's. Doubles must be finite whatever the bounds.
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false;                 // min itself is not allowed

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,11 +10,13 @@
 #include <set>
 
 #include "moesaic/core/error.h"
+#include "moesaic/core/file.h"
 #include "moesaic/interop/safetensors.h"
 #include "moesaic/interop/safetensors_set.h"
 #include "moesaic/shard/collect.h"
 #include "moesaic/train/agree.h"
 #include "moesaic/train/checkpoint_dir.h"
+#include "moesaic/train/work_together.h"
 
 namespace moesaic {
 namespace {
@@ -100,42 +101,43 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
 
   const std::filesystem::path path = folder / file_name(kind, rank, world.size());
   std::unique_ptr<SafetensorsWriter> writer;
-  attempt(failure, [&] { writer = std::make_unique<SafetensorsWriter>(path, infos); });
+  work_together(
+      world, [&] { attempt(failure, [&] { writer = std::make_unique<SafetensorsWriter>(path, infos); }); });
   for (std::size_t u = 0; u < model.units().size(); ++u) {
     const UnitLayout& layout = model.units()[u]->layout();
     for (const State& state : states) {
       const Buffer block = collect_block(world, layout, static_cast<int>(u), state.shard(u));
-      if (block.bytes() == 0) continue;
-      const int index = *block_written_by(layout, static_cast<int>(u), rank);
-      attempt(failure, [&] {
-        const Span write(world.tracer(), {.phase = Phase::kSave, .name = "write"});
-        for (const Segment& segment : layout.block_segments(index)) {
+      const auto write = [&] {
+        const Span writing(world.tracer(), {.phase = Phase::kSave, .name = "write", .lane = kWorkLane});
+        for (const Segment& segment :
+             layout.block_segments(*block_written_by(layout, static_cast<int>(u), rank))) {
           writer->write(state.prefix + segment.tensor->name, 0,
                         block.span().subspan(static_cast<std::size_t>(segment.offset) * sizeof(float),
                                              static_cast<std::size_t>(segment.count) * sizeof(float)));
         }
+      };
+      work_together(world, [&] {
+        if (block.bytes() > 0) attempt(failure, write);
       });
     }
   }
   FileEntry entry;
-  attempt(failure, [&] {
+  const auto finish = [&] {
     for (std::size_t layer = 0; rank == 0 && layer < bias.size(); ++layer) {
       if (!bias[layer].empty()) writer->write(bias_name(layer), 0, std::as_bytes(std::span(bias[layer])));
     }
     writer->finish();
-    const Span sync(world.tracer(), {.phase = Phase::kSave, .name = "sync"});
+    const Span syncing(world.tracer(), {.phase = Phase::kSave, .name = "sync", .lane = kWorkLane});
     entry = describe_file(path);
-  });
+  };
+  work_together(world, [&] { attempt(failure, finish); });
   return entry;
 }
 
 FileEntry write_index(const std::filesystem::path& folder, const std::string& kind,
                       const std::map<std::string, std::string>& files) {
   const std::filesystem::path path = folder / index_name(kind);
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << Json{{"metadata", Json::object()}, {"weight_map", files}}.dump(1) << "\n";
-  out.close();
-  if (!out) throw IoError(fmt::format("cannot write {}", path.string()));
+  write_text_synced(path, Json{{"metadata", Json::object()}, {"weight_map", files}}.dump(1) + "\n");
   return describe_file(path);
 }
 
@@ -190,6 +192,32 @@ void read_biases(const SafetensorsSet& set, std::vector<std::vector<float>>& bia
   }
 }
 
+// The manifest of what all ranks have written into `folder`, and the indices over it, which this writes.
+CheckpointManifest describe(Trainer& trainer, const Trainer::Position& position,
+                            const std::filesystem::path& folder,
+                            const std::vector<std::string>& entries_by_rank) {
+  ShardedModel& model = trainer.model();
+  CheckpointManifest manifest;
+  manifest.step = position.steps_done;
+  manifest.next_sample = position.next_sample;
+  manifest.config_toml = to_toml(trainer.config());
+  manifest.placement = Json{{"num_experts", model.placement().num_experts()},
+                            {"world_size", model.placement().world_size()},
+                            {"exchange_size", model.placement().exchange_size()}}
+                           .dump();
+  manifest.extra =
+      Json{{"optimizer_steps", position.optimizer_steps}, {"skipped_in_a_row", position.skipped_in_a_row}}
+          .dump();
+  for (const std::string& text : entries_by_rank) {
+    for (FileEntry& entry : decode_entries(text)) manifest.files.push_back(std::move(entry));
+  }
+  manifest.files.push_back(
+      write_index(folder, kModel, weight_map(model, kModel, {master_state(model)}, trainer.bias())));
+  manifest.files.push_back(
+      write_index(folder, kOptimizer, weight_map(model, kOptimizer, moment_states(trainer.optimizer()), {})));
+  return manifest;
+}
+
 }  // namespace
 
 std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoints) {
@@ -201,7 +229,9 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
   const std::vector<State> masters = {master_state(model)}, moments = moment_states(trainer.optimizer());
 
   std::string failure;
-  if (world.rank() == 0) attempt(failure, [&] { begin_checkpoint(checkpoints, position.steps_done); });
+  work_together(world, [&] {
+    if (world.rank() == 0) attempt(failure, [&] { begin_checkpoint(checkpoints, position.steps_done); });
+  });
   agree<IoError>(world, failure);
 
   std::vector<FileEntry> entries;
@@ -215,29 +245,14 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
     throw;
   }
 
-  if (world.rank() == 0) {
+  work_together(world, [&] {
+    if (world.rank() != 0) return;
     attempt(failure, [&] {
-      CheckpointManifest manifest;
-      manifest.step = position.steps_done;
-      manifest.next_sample = position.next_sample;
-      manifest.config_toml = to_toml(trainer.config());
-      manifest.placement = Json{{"num_experts", model.placement().num_experts()},
-                                {"world_size", model.placement().world_size()},
-                                {"exchange_size", model.placement().exchange_size()}}
-                               .dump();
-      manifest.extra =
-          Json{{"optimizer_steps", position.optimizer_steps}, {"skipped_in_a_row", position.skipped_in_a_row}}
-              .dump();
-      for (const std::string& text : entries_by_rank) {
-        for (FileEntry& entry : decode_entries(text)) manifest.files.push_back(std::move(entry));
-      }
-      manifest.files.push_back(
-          write_index(folder, kModel, weight_map(model, kModel, masters, trainer.bias())));
-      manifest.files.push_back(write_index(folder, kOptimizer, weight_map(model, kOptimizer, moments, {})));
-      commit_checkpoint(checkpoints, manifest, trainer.config().checkpoint.keep_last, world.tracer());
+      commit_checkpoint(checkpoints, describe(trainer, position, folder, entries_by_rank),
+                        trainer.config().checkpoint.keep_last, world.tracer());
     });
     if (!failure.empty()) abandon_checkpoint(checkpoints, position.steps_done);
-  }
+  });
   agree<IoError>(world, failure);
   return checkpoints / checkpoint_name(position.steps_done);
 }
@@ -247,7 +262,8 @@ namespace {
 // Every byte against its checksum, the files shared out over the ranks, before anything is read.
 void verify_together(Communicator& world, const std::filesystem::path& checkpoint) {
   std::string failure;
-  attempt(failure, [&] { verify_checkpoint(checkpoint, world.rank(), world.size()); });
+  work_together(
+      world, [&] { attempt(failure, [&] { verify_checkpoint(checkpoint, world.rank(), world.size()); }); });
   agree<CorruptData>(world, failure);
 }
 
@@ -261,8 +277,10 @@ void load_verified_parameters(ShardedModel& model, std::vector<std::vector<float
     check_all(*set, model, states, bias);
   });
   agree<InvalidArgument>(model.world(), failure);
-  read_states(*set, model, states);
-  read_biases(*set, bias);
+  work_together(model.world(), [&] {
+    read_states(*set, model, states);
+    read_biases(*set, bias);
+  });
   model.refresh_images();
 }
 
@@ -295,14 +313,14 @@ void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) 
   attempt(failure, [&] {
     const CheckpointManifest manifest = read_manifest(checkpoint);
     position = position_in(manifest);
-    set = SafetensorsSet::open(checkpoint / index_name(kOptimizer));
-    check_all(*set, trainer.model(), moments, {});
     require_same_run(parse_config(manifest.config_toml, (checkpoint / "manifest.json").string(), checkpoint),
                      trainer.config());
+    set = SafetensorsSet::open(checkpoint / index_name(kOptimizer));
+    check_all(*set, trainer.model(), moments, {});
   });
   agree<InvalidArgument>(world, failure);
   load_verified_parameters(trainer.model(), trainer.bias(), checkpoint);
-  read_states(*set, trainer.model(), moments);
+  work_together(world, [&] { read_states(*set, trainer.model(), moments); });
   trainer.restore(position);
 }
 

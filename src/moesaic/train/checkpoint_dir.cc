@@ -9,6 +9,7 @@
 #include "moesaic/core/error.h"
 #include "moesaic/core/file.h"
 #include "moesaic/core/json.h"
+#include "moesaic/train/work_together.h"
 
 namespace moesaic {
 namespace {
@@ -200,7 +201,7 @@ std::vector<FileEntry> decode_entries(std::string_view text) {
 void commit_checkpoint(const fs::path& root, const CheckpointManifest& manifest, std::int64_t keep_last,
                        Tracer* tracer) {
   const auto span = [tracer](std::string_view name) {
-    return Span(tracer, {.phase = Phase::kSave, .name = name});
+    return Span(tracer, {.phase = Phase::kSave, .name = name, .lane = kWorkLane});
   };
   const std::string name = checkpoint_name(manifest.step);
   const fs::path staging = staging_folder(root, manifest.step), place = root / name;

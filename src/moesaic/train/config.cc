@@ -1,5 +1,6 @@
 #include "moesaic/train/config.h"
 
+#include <algorithm>
 #include <set>
 
 #include "moesaic/core/error.h"
@@ -70,6 +71,11 @@ void validate(const Config& config) {
           model.num_layers);
   require(data.seq_len <= model.max_seq_len, "data.seq_len is {}, expected at most model.max_seq_len ({})",
           data.seq_len, model.max_seq_len);
+  require(data.weights.empty() || data.weights.size() == data.files.size(),
+          "data.weights has {} entries, expected one per file of data.files ({})", data.weights.size(),
+          data.files.size());
+  const bool any_weight = std::ranges::any_of(data.weights, [](double weight) { return weight > 0; });
+  require(data.weights.empty() || any_weight, "data.weights has only zeros, expected one above");
   // Divisions, not products: the product may overflow.
   const bool whole =
       train.batch_tokens % data.seq_len == 0 && train.batch_tokens / data.seq_len % train.accumulation == 0;

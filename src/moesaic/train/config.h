@@ -16,7 +16,7 @@
 
 namespace moesaic {
 
-enum class TokenFormat { kBytes, kUint8, kUint16, kUint32 };
+enum class TokenFormat { kBytes, kUint8, kUint16, kUint32, kNpy };
 enum class OptimizerKind { kAdamW, kSgd };
 enum class LrSchedule { kCosine, kConstant };
 
@@ -36,7 +36,8 @@ struct CommConfig {
 };
 
 struct DataConfig {
-  std::vector<std::string> files;  // absolute once loaded
+  std::vector<std::string> files;    // absolute once loaded
+  std::vector<double> weights = {};  // of the files; empty = by size
   TokenFormat format = TokenFormat::kBytes;
   double held_out_fraction = 0.1;
   std::int64_t seq_len = 128;

@@ -7,57 +7,9 @@
 #include "moesaic/core/rng.h"
 
 namespace moesaic {
-namespace {
 
-std::int64_t bytes_per_token(TokenFormat format) {
-  switch (format) {
-    case TokenFormat::kUint16:
-      return 2;
-    case TokenFormat::kUint32:
-      return 4;
-    case TokenFormat::kBytes:
-    case TokenFormat::kUint8:
-      return 1;
-  }
-  throw InvalidArgument("unknown token format");
-}
-
-}  // namespace
-
-TokenSource::TokenSource(const std::filesystem::path& path, TokenFormat format, std::int64_t vocab_size)
-    : path_(path), file_(path), bytes_per_token_(bytes_per_token(format)), vocab_size_(vocab_size) {
-  const std::size_t bytes = file_.bytes().size();
-  require(bytes > 0, "token file {} is empty", path.string());
-  require(bytes % static_cast<std::size_t>(bytes_per_token_) == 0,
-          "token file {} has {} bytes, expected a multiple of {} (the size of a token)", path.string(), bytes,
-          bytes_per_token_);
-}
-
-std::int64_t TokenSource::num_tokens() const {
-  return static_cast<std::int64_t>(file_.bytes().size()) / bytes_per_token_;
-}
-
-void TokenSource::read(std::int64_t first, std::span<std::int64_t> tokens) const {
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  require(first >= 0 && count <= num_tokens() && first <= num_tokens() - count,
-          "token file {}: tokens {} to {} requested of {}", path_.string(), first, first + count,
-          num_tokens());
-  const std::byte* at = file_.bytes().data() + first * bytes_per_token_;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t token = 0;
-    for (std::int64_t byte = bytes_per_token_; byte-- > 0;) {
-      token = token << 8 | std::to_integer<std::int64_t>(at[i * bytes_per_token_ + byte]);
-    }
-    if (token >= vocab_size_) {
-      throw CorruptData(fmt::format(
-          "token file {}: token {} has id {}, expected below vocab_size ({}); is data.format right?",
-          path_.string(), first + i, token, vocab_size_));
-    }
-    tokens[static_cast<std::size_t>(i)] = token;
-  }
-}
-
-Dataset::Dataset(const DataConfig& config, std::int64_t vocab_size) : seq_len_(config.seq_len) {
+Dataset::Dataset(const DataConfig& config, std::int64_t vocab_size)
+    : seq_len_(config.seq_len), weights_(config.weights) {
   require(!config.files.empty(), "data.files is empty, expected at least one token file");
   require(seq_len_ >= 1, "data.seq_len is {}, expected at least 1", seq_len_);
   for (const std::string& file : config.files) {
@@ -87,8 +39,8 @@ std::vector<FileWindows> Dataset::files(Split split) const {
   const std::vector<Part>& in_order = parts(split);
   for (std::size_t i = 0; i < in_order.size(); ++i) {
     const std::int64_t end = i + 1 < in_order.size() ? in_order[i + 1].first_window : num_windows(split);
-    files.push_back({sources_[in_order[i].source].path().filename().string(), in_order[i].first_window,
-                     end - in_order[i].first_window});
+    files.push_back({in_order[i].source, sources_[in_order[i].source].path().filename().string(),
+                     in_order[i].first_window, end - in_order[i].first_window});
   }
   return files;
 }
@@ -119,13 +71,30 @@ Sampler::Sampler(const Dataset& dataset, const SamplerOptions& options)
   require(dataset.num_windows(Split::kTraining) > 0,
           "the training part of data.files has no window of data.seq_len + 1 = {} tokens",
           dataset.seq_len() + 1);
+  if (dataset.weights().empty()) return;
+  mixture_.emplace(dataset.weights());
+  windows_.resize(dataset.weights().size());
+  for (FileWindows& windows : dataset.files(Split::kTraining)) windows_[windows.file] = std::move(windows);
+  for (std::size_t file = 0; file < windows_.size(); ++file) {
+    require(dataset.weights()[file] == 0 || windows_[file].count > 0,
+            "data.weights gives file {} of data.files the weight {}, but its training part has no window of "
+            "data.seq_len + 1 = {} tokens",
+            file + 1, dataset.weights()[file], dataset.seq_len() + 1);
+  }
 }
 
 std::int64_t Sampler::window_of(std::int64_t sample) const {
+  const auto seed = static_cast<std::uint64_t>(options_.seed);
+  if (mixture_) {
+    const auto [file, nth] = mixture_->at(sample);
+    const FileWindows& windows = windows_[file];
+    const std::uint64_t key =
+        random_key(seed, fmt::format("training windows of file {} in epoch {}", file, nth / windows.count));
+    return windows.first + random_permutation(key, windows.count, nth % windows.count);
+  }
   const std::int64_t windows = dataset_->num_windows(Split::kTraining);
   const std::int64_t epoch = sample / windows;
-  const std::uint64_t key = random_key(static_cast<std::uint64_t>(options_.seed),
-                                       fmt::format("training windows of epoch {}", epoch));
+  const std::uint64_t key = random_key(seed, fmt::format("training windows of epoch {}", epoch));
   return random_permutation(key, windows, sample % windows);
 }
 

@@ -1,42 +1,27 @@
 // data.h: token files as windows, and the seeded order in which training reads them.
 //
 // A window is seq_len inputs and, shifted by one, seq_len targets; windows do not share inputs. Sample i of a
-// run (i counts sequences from the start of training) is one window, by a permutation drawn anew each epoch
-// from (seed, epoch). So the order depends on the seed alone, not on ranks, batch size or restarts; to resume
-// is to know the next i. Local; nothing is copied but the windows asked for.
+// run (i counts sequences from the start of training) is one window. Without data.weights it comes from a
+// permutation of all windows, drawn anew each epoch from (seed, epoch). With weights, mixture.h says which
+// file sample i comes from, and it is the next of a permutation of that file's windows, drawn anew each epoch
+// of that file from (seed, file, epoch). Either way the order depends on seed, files and weights alone, not
+// on ranks, batch size or restarts; to resume is to know the next i. Local; nothing is copied but the windows
+// asked for.
 //
-// Errors: InvalidArgument for files that cannot be training data (empty, not a whole number of tokens,
-// shorter than a window), CorruptData naming file and position for a token id outside the vocabulary, when
-// its window is read.
+// Errors: those of token_source.h, and InvalidArgument where there is no training window.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "moesaic/core/file.h"
 #include "moesaic/train/config.h"
+#include "moesaic/train/mixture.h"
+#include "moesaic/train/token_source.h"
 
 namespace moesaic {
-
-// One file of tokens, memory-mapped.
-class TokenSource {
- public:
-  TokenSource(const std::filesystem::path& path, TokenFormat format, std::int64_t vocab_size);
-
-  const std::filesystem::path& path() const { return path_; }
-  std::int64_t num_tokens() const;
-  // Tokens [first, first + tokens.size()).
-  void read(std::int64_t first, std::span<std::int64_t> tokens) const;
-
- private:
-  std::filesystem::path path_;
-  MappedFile file_;
-  std::int64_t bytes_per_token_;
-  std::int64_t vocab_size_;
-};
 
 // Sequences of one rank: B rows of S = seq_len.
 struct Batch {
@@ -50,7 +35,8 @@ enum class Split { kTraining, kHeldOut };
 
 // One file's windows within a split.
 struct FileWindows {
-  std::string name;  // without its folder
+  std::size_t file = 0;  // of data.files
+  std::string name;      // without its folder
   std::int64_t first = 0, count = 0;
 };
 
@@ -61,6 +47,7 @@ class Dataset {
   Dataset(const DataConfig& config, std::int64_t vocab_size);
 
   std::int64_t seq_len() const { return seq_len_; }
+  std::span<const double> weights() const { return weights_; }  // of the files; empty = by size
   std::int64_t num_windows(Split split) const;
   // Files that have a window in `split`, in order.
   std::vector<FileWindows> files(Split split) const;
@@ -80,6 +67,7 @@ class Dataset {
                 std::int64_t count);
 
   std::int64_t seq_len_;
+  std::vector<double> weights_;
   std::vector<TokenSource> sources_;
   std::vector<Part> training_, held_out_;
   std::int64_t num_training_ = 0, num_held_out_ = 0;  // windows
@@ -104,7 +92,7 @@ struct SamplerOptions {
 
 class Sampler {
  public:
-  // `dataset` is borrowed. InvalidArgument when it has no training window.
+  // `dataset` is borrowed. InvalidArgument when it, or a file with a weight, has no training window.
   Sampler(const Dataset& dataset, const SamplerOptions& options);
 
   // Training window of sample `sample`.
@@ -117,6 +105,8 @@ class Sampler {
  private:
   const Dataset* dataset_;
   SamplerOptions options_;
+  std::optional<Mixture> mixture_;
+  std::vector<FileWindows> windows_;  // of each file; with a mixture only
 };
 
 }  // namespace moesaic

@@ -5,25 +5,31 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 #include <string>
 
 #include "moesaic/core/error.h"
+#include "moesaic/core/file.h"
 
 namespace moesaic {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+bool is_of_step_up_to(const Json& line, std::int64_t steps_done) {
+  if (!line.is_object()) return false;
+  const auto step = line.find("step");
+  return step != line.end() && step->is_number_integer() && step->get<std::int64_t>() <= steps_done;
+}
+
 // The lines that belong to a run which has made `steps_done` steps. A torn last line (killed while writing)
 // goes too.
 std::string lines_up_to(const std::filesystem::path& file, std::int64_t steps_done) {
-  std::ifstream in(file);
+  std::istringstream in(read_text(file));
   std::string kept, line;
   while (std::getline(in, line)) {
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || !object.contains("step") || object["step"].get<std::int64_t>() > steps_done)
-      continue;
-    kept += line + "\n";
+    if (is_of_step_up_to(Json::parse(line, nullptr, /*allow_exceptions=*/false), steps_done))
+      kept += line + "\n";
   }
   return kept;
 }
@@ -39,15 +45,9 @@ double fullest_expert(const std::vector<std::int64_t>& chosen) {
 
 MetricsLog::MetricsLog(const std::filesystem::path& file, std::int64_t steps_done) : path_(file) {
   if (std::filesystem::exists(file)) {
-    const std::string kept = lines_up_to(file, steps_done);
     const std::filesystem::path renewed = file.string() + ".tmp";
-    {
-      std::ofstream out(renewed, std::ios::binary | std::ios::trunc);
-      out << kept;
-      if (!out.flush())
-        throw IoError(fmt::format("cannot write {}: {}", renewed.string(), std::strerror(errno)));
-    }
-    std::filesystem::rename(renewed, file);
+    write_text_synced(renewed, lines_up_to(file, steps_done));
+    rename_path(renewed, file);
   }
   out_.open(file, std::ios::binary | std::ios::app);
   if (!out_)

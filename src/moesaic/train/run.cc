@@ -6,7 +6,7 @@
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
-#include "moesaic/core/file.h"
+#include "moesaic/train/agree.h"
 #include "moesaic/train/checkpoint.h"
 #include "moesaic/train/metrics.h"
 
@@ -37,6 +37,21 @@ bool anyone_stops(Communicator& world, bool here) {
 }
 
 }  // namespace
+
+RunLock::RunLock(Communicator& world, const std::filesystem::path& run_dir) {
+  std::string failure;
+  if (world.rank() == 0) {
+    attempt(failure, [&] {
+      create_folders(run_dir);
+      try {
+        lock_.emplace(run_dir / "lock");
+      } catch (const IoError& error) {
+        throw IoError(fmt::format("cannot train in {}: {}", run_dir.string(), error.what()));
+      }
+    });
+  }
+  agree<IoError>(world, failure);
+}
 
 void run_training(Trainer& trainer, const std::filesystem::path& run_dir, const RunObserver& observer) {
   const Config& config = trainer.config();

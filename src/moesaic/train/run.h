@@ -3,6 +3,7 @@
 //   run_dir/config.toml                resolved configuration
 //   run_dir/metrics.jsonl              metrics.h
 //   run_dir/checkpoints/step-NNNNNN/   checkpoint.h
+//   run_dir/lock                       held by the process that trains here
 //
 // Collective. Only rank 0 writes config and metrics.
 #pragma once
@@ -10,8 +11,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "moesaic/core/file.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic {
@@ -24,6 +27,16 @@ struct RunObserver {
   std::function<void(const std::filesystem::path&)> on_checkpoint = [](const std::filesystem::path&) {};
   // Asked after every step on every rank; true on any rank saves and ends the run, as train.stop_at does.
   std::function<bool()> stop_requested = [] { return false; };
+};
+
+// Keeps other runs out of `run_dir` (made where it is missing) as long as it lives. Collective; IoError on
+// every rank, naming the process that trains there, or what the system says against it.
+class RunLock {
+ public:
+  RunLock(Communicator& world, const std::filesystem::path& run_dir);
+
+ private:
+  std::optional<FileLock> lock_;  // of rank 0
 };
 
 // Continues from trainer.steps_done() to train.steps, or train.stop_at where that is sooner; saves a

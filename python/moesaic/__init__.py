@@ -1,0 +1,1 @@
+"""Companions of the Moesaic trainer: python -m moesaic.tokenize."""
