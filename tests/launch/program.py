@@ -16,7 +16,7 @@ MOESAIC = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic")
 MISUSE, FAILURE = 2, 1
 
 # Fields of metrics.jsonl that a clock fills in.
-CLOCKS = {"tokens_per_s", "seconds", "blocked_seconds"}
+CLOCKS = {"tokens_per_s", "seconds", "blocked_seconds", "exposed_seconds", "hidden_seconds", "times"}
 
 TINY = {
     "model.vocab_size": 256,
@@ -79,9 +79,12 @@ def processes_of(run_dir):
 class Job:
     """A moesaic in the background. Leaving the `with` ends every process of it."""
 
-    def __init__(self, *arguments, mpi_ranks=0, **popen):
+    def __init__(self, *arguments, mpi_ranks=0, report=False, **popen):
+        """report: whether `train` writes its report, which takes longer than a tiny run."""
         launcher = ["mpirun", "-n", str(mpi_ranks), "--oversubscribe", "--bind-to", "none"] if mpi_ranks else []
         self.words = [str(a) for a in arguments]
+        if self.words[:1] == ["train"] and not report and "--no-report" not in self.words:
+            self.words.append("--no-report")
         self.process = subprocess.Popen([*launcher, MOESAIC, *self.words], start_new_session=True,
                                         text=True, errors="surrogateescape",  # a young model writes any bytes
                                         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen})
@@ -106,8 +109,8 @@ class Job:
         return subprocess.CompletedProcess(self.words, self.process.returncode, out, err)
 
 
-def moesaic(*arguments, mpi_ranks=0, timeout=120, **popen):
-    with Job(*arguments, mpi_ranks=mpi_ranks, **popen) as job:
+def moesaic(*arguments, mpi_ranks=0, timeout=120, report=False, **popen):
+    with Job(*arguments, mpi_ranks=mpi_ranks, report=report, **popen) as job:
         return job.finish(timeout)
 
 
@@ -117,10 +120,10 @@ def settings(**changes):
             for word in ("--set", f"{key.replace('__', '.')}={json.dumps(value)}")]
 
 
-def train(config, run_dir, *arguments, ranks=1, mpi=False, **changes):
+def train(config, run_dir, *arguments, ranks=1, mpi=False, report=False, **changes):
     """Trains to the end, on threads or on processes; fails the test when moesaic does."""
     ran = moesaic("train", "--config", config, "--run-dir", run_dir, *settings(**changes),
-                  *([] if mpi else ["--ranks", ranks]), *arguments, mpi_ranks=ranks if mpi else 0)
+                  *([] if mpi else ["--ranks", ranks]), *arguments, mpi_ranks=ranks if mpi else 0, report=report)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran
 

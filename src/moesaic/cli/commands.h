@@ -13,5 +13,6 @@ void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_config(CLI::App& app);
+void add_report(CLI::App& app);
 
 }  // namespace moesaic::cli

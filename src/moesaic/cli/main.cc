@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   moesaic::cli::add_generate(app);
   moesaic::cli::add_inspect(app);
   moesaic::cli::add_config(app);
+  moesaic::cli::add_report(app);
   try {
     require_known_subcommand(app, argc > 1 ? argv[1] : "");
     app.parse(argc, argv);

@@ -9,13 +9,14 @@ namespace moesaic::cli {
 
 class ProgressBar {
  public:
-  // Steps first..last (counted from 1) will be shown.
-  ProgressBar(std::int64_t first, std::int64_t last);
+  // Steps first..last (counted from 1) will be shown, of a job on `num_nodes` nodes.
+  ProgressBar(std::int64_t first, std::int64_t last, int num_nodes);
   ~ProgressBar();  // leaves the last line standing
   void show(const StepReport& report);
 
  private:
   std::int64_t first_, last_;
+  int num_nodes_;
   bool terminal_;
   double seconds_ = 0;
 };

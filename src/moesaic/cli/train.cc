@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -9,8 +11,10 @@
 #include <vector>
 
 #include "moesaic/cli/commands.h"
+#include "moesaic/cli/environment.h"
 #include "moesaic/cli/launch.h"
 #include "moesaic/cli/progress.h"
+#include "moesaic/cli/report.h"
 #include "moesaic/cli/run_dir.h"
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
@@ -18,9 +22,13 @@
 #include "moesaic/train/checkpoint.h"
 #include "moesaic/train/checkpoint_dir.h"
 #include "moesaic/train/run.h"
+#include "moesaic/train/timeline.h"
 
 namespace moesaic::cli {
 namespace {
+
+// Of the ranks as `train` sees them: with a tracer, beside the groups of a trainer (up to 7).
+constexpr int kTracedChannel = 8;
 
 // Set by SIGTERM, and by SIGUSR1, which launchers pass on to the ranks: save and end after this step.
 std::atomic<bool> terminated = false;
@@ -36,10 +44,11 @@ struct TrainCommand {
   std::filesystem::path config_file, run_dir;
   std::vector<std::string> overrides;
   int ranks = 0;
-  bool resume = false;
+  bool resume = false, no_report = false, trace = false;
+  std::string traced_steps;  // "FIRST:LAST"; empty: a few in the middle
 
   void run() const;
-  void on_rank(Communicator& world, const Config& config, const std::filesystem::path& dir) const;
+  void on_rank(Communicator& world, const Config& config, const std::filesystem::path& run_directory) const;
 };
 
 void print_plan(const Config& config, int world_size) {
@@ -48,6 +57,17 @@ void print_plan(const Config& config, int world_size) {
       plan_memory(config.model, parallel_options(config), world_size, moments_per_element(config),
                   sequences * config.data.seq_len, recomputed_layers(config));
   fmt::print("{}", describe(plan, world_size));
+}
+
+// The training is done and saved: a report that fails is no failure of it.
+void report(const std::filesystem::path& run_dir) {
+  const std::filesystem::path html = run_dir / "report.html";
+  try {
+    write_report(run_dir, html, "");
+    fmt::print("report in {}\n", html.string());
+  } catch (const Error& error) {
+    fmt::print(stderr, "moesaic: warning: {}\n", error.what());
+  }
 }
 
 void print_losses(std::int64_t step, const std::vector<HeldOutLoss>& losses) {
@@ -65,17 +85,49 @@ std::filesystem::path agree_on(Communicator& world, const std::filesystem::path&
   return text.c_str();
 }
 
+// Of steps first_step..last_step.
+std::unique_ptr<Timeline> make_timeline(const std::string& range, std::int64_t first_step,
+                                        std::int64_t last_step) {
+  if (range.empty()) {
+    const std::int64_t middle = (first_step + last_step) / 2;
+    return std::make_unique<Timeline>(std::max(first_step, middle - 1), std::min(last_step, middle + 1));
+  }
+  std::int64_t first = 0, last = 0;
+  const char* end = range.data() + range.size();
+  const auto before = std::from_chars(range.data(), end, first);
+  const bool colon = before.ec == std::errc() && before.ptr != end && *before.ptr == ':';
+  const auto after = colon ? std::from_chars(before.ptr + 1, end, last) : before;
+  require(colon && after.ec == std::errc() && after.ptr == end && first >= 1 && first <= last,
+          "--trace {}: expected FIRST:LAST, steps counted from 1, such as 100:102", range);
+  require(first <= last_step && last >= first_step, "--trace {}: this run makes steps {} to {}", range,
+          first_step, last_step);
+  return std::make_unique<Timeline>(first, std::min(last, last_step));
+}
+
+std::int64_t end_of(const TrainConfig& train) {
+  return train.stop_at > 0 ? std::min(train.stop_at, train.steps) : train.steps;
+}
+
 void TrainCommand::on_rank(Communicator& world, const Config& config,
-                           const std::filesystem::path& dir) const {
+                           const std::filesystem::path& run_directory) const {
   const bool talks = world.rank() == 0;
-  const std::filesystem::path run_directory = agree_on(world, dir);
   if (talks) print_plan(config, world.size());
-  Trainer trainer(config, world);
-  const RunLock lock(world, run_directory);  // after all that can be wrong with the configuration
+  std::optional<RunLock> lock;
+  std::optional<std::filesystem::path> newest;
+  std::int64_t steps_done = 0;
   if (resume) {
-    const std::filesystem::path newest = newest_checkpoint(world, run_directory / "checkpoints");
-    load_checkpoint(trainer, newest);
-    if (talks) fmt::print("resuming after step {} from {}\n", trainer.steps_done(), newest.string());
+    lock.emplace(world, run_directory);
+    newest = newest_checkpoint(world, run_directory / "checkpoints");
+    steps_done = read_manifest(*newest).step;
+  }
+  std::unique_ptr<Timeline> timeline;
+  if (trace) timeline = make_timeline(traced_steps, steps_done + 1, end_of(config.train));
+  Communicator traced = world.split_all(kTracedChannel, {.tracer = timeline.get()});
+  Trainer trainer(config, traced);
+  if (!lock) lock.emplace(world, run_directory);  // a configuration that is wrong leaves no directory
+  if (newest) {
+    load_checkpoint(trainer, *newest);
+    if (talks) fmt::print("resuming after step {} from {}\n", trainer.steps_done(), newest->string());
   } else {
     trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
   }
@@ -88,12 +140,23 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
   observer.stop_requested = [] { return terminated.load(); };
   std::optional<ProgressBar> bar;
   if (talks) {
-    bar.emplace(trainer.steps_done() + 1, config.train.steps);
-    observer.on_step = [&](const StepReport& report) { bar->show(report); };
+    bar.emplace(trainer.steps_done() + 1, config.train.steps, world.topology().num_nodes());
     observer.on_evaluation = print_losses;
   }
+  observer.on_start = [&] {
+    record_environment(world, config, steps_done, run_directory / "environment.json");
+  };
+  observer.on_step = [&](const StepReport& report) {
+    if (bar) bar->show(report);
+    if (timeline && report.step == timeline->last_step()) {
+      write_timeline(world, *timeline, host_name(), run_directory / "trace.json");
+    }
+  };
   run_training(trainer, run_directory, observer);
   bar.reset();
+  if (timeline && trainer.steps_done() < timeline->last_step()) {  // it was told to stop sooner
+    write_timeline(world, *timeline, host_name(), run_directory / "trace.json");
+  }
   if (!talks) return;
   fmt::print("{} {} of {} steps, checkpoints in {}\n",
              trainer.steps_done() == config.train.steps ? "done:" : "stopped after", trainer.steps_done(),
@@ -114,7 +177,13 @@ void TrainCommand::run() const {
           "{} already holds a training run; continue it with --resume or choose another --run-dir",
           dir.string());
   for (const int signal : {SIGTERM, SIGUSR1}) std::signal(signal, [](int) { terminated = true; });
-  launch(config, [&](Communicator& world) { on_rank(world, config, dir); });
+  std::filesystem::path used;  // rank 0's, where this process has it
+  launch(config, [&](Communicator& world) {
+    const std::filesystem::path run_directory = agree_on(world, dir);
+    if (world.rank() == 0) used = run_directory;
+    on_rank(world, config, run_directory);
+  });
+  if (!no_report && !used.empty()) report(used);
 }
 
 }  // namespace
@@ -129,7 +198,16 @@ void add_train(CLI::App& app) {
   sub->add_option("--ranks", command->ranks, "ranks, as threads of this process (default: parallel.ranks)")
       ->check(kRanks);
   sub->add_flag("--resume", command->resume, "continue from the newest complete checkpoint of --run-dir");
-  sub->callback([command] { command->run(); });
+  const CLI::Option* trace =
+      sub->add_option("--trace", command->traced_steps,
+                      "write trace.json, a timeline of steps FIRST:LAST (default: three in the middle)")
+          ->expected(0, 1)
+          ->type_name("[FIRST:LAST]");
+  sub->add_flag("--no-report", command->no_report, "do not write report.html at the end");
+  sub->callback([command, trace] {
+    command->trace = trace->count() > 0;
+    command->run();
+  });
 }
 
 }  // namespace moesaic::cli

@@ -91,6 +91,14 @@ std::unique_ptr<Transport> make_mpi_transport(MpiOptions options) {
   return std::make_unique<MpiTransport>(options);
 }
 
+std::string mpi_library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "unknown";
+  const std::string_view version(text.data(), static_cast<std::size_t>(length));
+  return std::string(version.substr(0, version.find_first_of(",\n")));  // what follows is how it was built
+}
+
 Topology discover_topology(Transport& mpi) {
   using Name = std::array<char, 256>;
   constexpr std::chrono::seconds kTimeout{60};

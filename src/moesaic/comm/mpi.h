@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "moesaic/comm/topology.h"
 #include "moesaic/comm/transport.h"
@@ -32,6 +33,9 @@ struct MpiOptions {
 // Starts MPI in this process (once; InvalidArgument the second time). The destructor finalises it, together
 // with the other ranks'; after abort() or a lost peer it ends the job with MPI_Abort instead.
 std::unique_ptr<Transport> make_mpi_transport(MpiOptions options = {});
+
+// What the library calls itself: "Open MPI v4.1.4". Usable before MPI is started.
+std::string mpi_library_version();
 
 // Nodes found by hostname; collective over the job. Call before any Communicator is in use. Nodes are
 // numbered in the order of their lowest ranks.

@@ -1,21 +1,29 @@
 #include "moesaic/train/agree.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <span>
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
 
 namespace moesaic {
+namespace {
 
-std::vector<std::string> gather_texts(Communicator& world, const std::string& mine) {
+std::vector<std::int64_t> lengths_of(Communicator& world, const std::string& mine) {
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(world.size()));
   lengths[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(mine.size());
   all_reduce(world, std::span(lengths));
-  std::int64_t total = 0;
-  for (const std::int64_t length : lengths) total += length;
-  std::string all(static_cast<std::size_t>(total), '\0');
-  all_gather_v(world, std::as_bytes(std::span(mine)), lengths, std::as_writable_bytes(std::span(all)));
+  return lengths;
+}
+
+std::string room_for(const std::vector<std::int64_t>& lengths) {
+  return std::string(
+      static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})), '\0');
+}
+
+std::vector<std::string> cut(const std::string& all, const std::vector<std::int64_t>& lengths) {
   std::vector<std::string> texts;
   std::size_t at = 0;
   for (const std::int64_t length : lengths) {
@@ -23,6 +31,25 @@ std::vector<std::string> gather_texts(Communicator& world, const std::string& mi
     at += static_cast<std::size_t>(length);
   }
   return texts;
+}
+
+}  // namespace
+
+std::vector<std::string> gather_texts(Communicator& world, const std::string& mine) {
+  const std::vector<std::int64_t> lengths = lengths_of(world, mine);
+  std::string all = room_for(lengths);
+  all_gather_v(world, std::as_bytes(std::span(mine)), lengths, std::as_writable_bytes(std::span(all)));
+  return cut(all, lengths);
+}
+
+std::vector<std::string> texts_on_rank_0(Communicator& world, const std::string& mine) {
+  std::vector<std::int64_t> lengths = lengths_of(world, mine), sent(lengths.size());
+  sent[0] = static_cast<std::int64_t>(mine.size());
+  if (world.rank() != 0) std::ranges::fill(lengths, 0);
+  std::string all = room_for(lengths);
+  all_to_all_v(world, std::as_bytes(std::span(mine)), sent, std::as_writable_bytes(std::span(all)), lengths);
+  if (world.rank() != 0) return {};
+  return cut(all, lengths);
 }
 
 void attempt(std::string& failure, const std::function<void()>& work) {

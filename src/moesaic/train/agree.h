@@ -14,6 +14,9 @@ namespace moesaic {
 // Every rank's text, by rank.
 std::vector<std::string> gather_texts(Communicator& world, const std::string& mine);
 
+// Every rank's text, by rank, on rank 0; nothing elsewhere. For texts too long for every rank to hold.
+std::vector<std::string> texts_on_rank_0(Communicator& world, const std::string& mine);
+
 // Runs `work` on this rank unless an earlier attempt failed; keeps the message of an IoError, CorruptData or
 // InvalidArgument it throws instead of leaving while others wait in a collective. Other errors pass through.
 void attempt(std::string& failure, const std::function<void()>& work);

@@ -1,7 +1,9 @@
 #include "moesaic/train/metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -41,7 +43,50 @@ double fullest_expert(const std::vector<std::int64_t>& chosen) {
          static_cast<double>(total);
 }
 
+// Steps count from 1; the first one is always due.
+bool due(std::int64_t step, std::int64_t interval) { return (step - 1) % interval == 0; }
+
+// To the microsecond: nothing finer means anything, and every digit is written for every rank.
+double rounded(double seconds) { return std::round(seconds * 1e6) / 1e6; }
+
+// {phase: [by rank]}
+Json by_phase(const std::vector<RankTimes>& by_rank, std::array<double, kNumPhases> PhaseTimes::*column) {
+  Json phases = Json::object();
+  for (std::size_t p = 0; p < std::size_t{kNumPhases}; ++p) {
+    Json seconds = Json::array();
+    bool any = false;
+    for (const RankTimes& times : by_rank) {
+      seconds.push_back(rounded((times.phases.*column)[p]));
+      any |= seconds.back() != 0.0;
+    }
+    if (any) phases[std::string(name_of(static_cast<Phase>(p)))] = std::move(seconds);
+  }
+  return phases;
+}
+
+Json times_of(const std::vector<RankTimes>& by_rank) {
+  Json seconds = Json::array();
+  for (const RankTimes& times : by_rank) seconds.push_back(rounded(times.seconds));
+  return {{"seconds", std::move(seconds)},
+          {"working", by_phase(by_rank, &PhaseTimes::working)},
+          {"waiting", by_phase(by_rank, &PhaseTimes::waiting)},
+          {"background", by_phase(by_rank, &PhaseTimes::background)}};
+}
+
 }  // namespace
+
+std::int64_t choices_interval(const Config& config) {
+  constexpr std::int64_t kMostBytes = 32'000'000, kBytesPerNumber = 5;
+  const std::int64_t layers = config.model.num_layers - config.model.num_dense_layers;
+  const std::int64_t bytes =
+      layers * config.model.moe.gate.num_experts * kBytesPerNumber * config.train.steps;
+  return std::max<std::int64_t>(1, (bytes + kMostBytes - 1) / kMostBytes);
+}
+
+std::int64_t times_interval(std::int64_t num_ranks) {
+  constexpr std::int64_t kRanksEveryStep = 16;
+  return std::max<std::int64_t>(1, (num_ranks + kRanksEveryStep - 1) / kRanksEveryStep);
+}
 
 MetricsLog::MetricsLog(const std::filesystem::path& file, std::int64_t steps_done) : path_(file) {
   if (std::filesystem::exists(file)) {
@@ -59,31 +104,45 @@ void MetricsLog::append(const std::string& line) {
   if (!out_.flush()) throw IoError(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
 }
 
-void MetricsLog::write(const StepReport& report) {
+void MetricsLog::write(const StepReport& report, std::int64_t choices_interval) {
   Json load = Json::array();
   for (const auto& chosen : report.chosen) load.push_back(fullest_expert(chosen));
-  append(Json{
-      {"step", report.step},
-      {"loss", report.loss},
-      {"gradient_norm", report.gradient_norm},
-      {"learning_rate", report.learning_rate},
-      {"tokens_per_s", report.tokens_per_s},
-      {"seconds", report.seconds},
-      {"blocked_seconds", report.blocked_seconds},
-      {"skipped", report.skipped},
-      {"balance_loss", report.balance_loss},
-      {"z_loss", report.z_loss},
-      {"dropped", report.dropped},
-      {"dropped_non_finite", report.dropped_non_finite},
-      {"gather_bytes", report.gather_bytes},
-      {"reduce_bytes", report.reduce_bytes},
-      {"exchange_bytes", report.exchange_bytes},
-      {"inter_node_bytes", report.inter_node_bytes},
-      {"expert_load",
-       load}}.dump());
+  double exposed = 0, hidden = 0;
+  for (const RankTimes& times : report.by_rank) {
+    exposed += times.phases.exposed() / static_cast<double>(report.by_rank.size());
+    hidden += times.phases.hidden() / static_cast<double>(report.by_rank.size());
+  }
+  Json line{{"step", report.step},
+            {"loss", report.loss},
+            {"gradient_norm", report.gradient_norm},
+            {"learning_rate", report.learning_rate},
+            {"tokens_per_s", report.tokens_per_s},
+            {"seconds", report.seconds},
+            {"blocked_seconds", report.blocked_seconds},
+            {"exposed_seconds", rounded(exposed)},
+            {"hidden_seconds", rounded(hidden)},
+            {"skipped", report.skipped},
+            {"balance_loss", report.balance_loss},
+            {"z_loss", report.z_loss},
+            {"dropped", report.dropped},
+            {"dropped_non_finite", report.dropped_non_finite},
+            {"gather_bytes", report.gather.total},
+            {"reduce_bytes", report.reduce.total},
+            {"exchange_bytes", report.exchange.total},
+            {"control_bytes", report.control.total},
+            {"inter_node_bytes", report.inter_node_bytes()},
+            {"inter_node_bytes_by_kind",
+             {{"gather", report.gather.inter_node},
+              {"reduce", report.reduce.inter_node},
+              {"exchange", report.exchange.inter_node},
+              {"control", report.control.inter_node}}},
+            {"expert_load", load}};
+  if (due(report.step, choices_interval)) line["expert_choices"] = report.chosen;
+  if (due(report.step, times_interval(std::ssize(report.by_rank)))) line["times"] = times_of(report.by_rank);
+  append(line.dump());
 }
 
-void MetricsLog::write(std::int64_t step, const std::vector<HeldOutLoss>& losses) {
+void MetricsLog::write(std::int64_t step, const std::vector<HeldOutLoss>& losses, double seconds) {
   Json object{{"step", step}}, by_file = Json::object();
   for (const HeldOutLoss& held_out : losses) {
     if (held_out.name == "all") {
@@ -93,6 +152,7 @@ void MetricsLog::write(std::int64_t step, const std::vector<HeldOutLoss>& losses
     }
   }
   object["heldout_loss_by_file"] = by_file;
+  object["seconds"] = seconds;
   append(object.dump());
 }
 

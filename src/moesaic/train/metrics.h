@@ -1,10 +1,19 @@
 // metrics.h: metrics.jsonl, one JSON object per line. Written by rank 0 only.
 //
-// Training steps: step, loss, gradient_norm, learning_rate, tokens_per_s, seconds, blocked_seconds, skipped,
-// balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss, dropped,
-// dropped_non_finite, gather_bytes, reduce_bytes, exchange_bytes, inter_node_bytes, expert_load (per MoE
-// layer, the share of choices the fullest expert got times E: 1 is balanced). Evaluations: step,
-// heldout_loss, heldout_loss_by_file {name: loss}.
+// Training steps:
+//   step, loss, gradient_norm, learning_rate, tokens_per_s, skipped
+//   balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss
+//   dropped, dropped_non_finite
+//   seconds, blocked_seconds             of rank 0
+//   exposed_seconds, hidden_seconds      communication the compute thread stood still for; communication in
+//                                        the background while it did not; means over ranks
+//   gather_bytes, reduce_bytes, exchange_bytes, control_bytes    sent by all ranks
+//   inter_node_bytes, inter_node_bytes_by_kind {kind: bytes}     those of them that left their node
+//   expert_load     per MoE layer, the share of choices the fullest expert got times E: 1 is balanced
+//   expert_choices  [MoE layer][E] choices before drops; every choices_interval() steps
+//   times           {seconds: [by rank], working, waiting, background: {phase: [seconds, by rank]}};
+//                   every times_interval() steps; phases that took no time are left out. See phase_clock.h
+// Evaluations: step, heldout_loss, heldout_loss_by_file {name: loss}, seconds.
 #pragma once
 
 #include <filesystem>
@@ -15,14 +24,19 @@
 
 namespace moesaic {
 
+// So that the choices of a whole run take about 32 MB at most.
+std::int64_t choices_interval(const Config& config);
+// The lines of a job of many ranks would be mostly times.
+std::int64_t times_interval(std::int64_t num_ranks);
+
 class MetricsLog {
  public:
   // Opens for appending. Lines of steps after `steps_done` (left by a run that died past its last checkpoint)
   // are removed first, so that the file reads as one run. Throws IoError.
   MetricsLog(const std::filesystem::path& file, std::int64_t steps_done);
 
-  void write(const StepReport& report);
-  void write(std::int64_t step, const std::vector<HeldOutLoss>& losses);
+  void write(const StepReport& report, std::int64_t choices_interval);
+  void write(std::int64_t step, const std::vector<HeldOutLoss>& losses, double seconds);
 
  private:
   void append(const std::string& line);

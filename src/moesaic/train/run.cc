@@ -1,6 +1,7 @@
 #include "moesaic/train/run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -65,16 +66,20 @@ void run_training(Trainer& trainer, const std::filesystem::path& run_dir, const 
     metrics.emplace(run_dir / "metrics.jsonl", trainer.steps_done());
   }
 
+  observer.on_start();
+
   const auto evaluate = [&] {
+    const auto start = Clock::now();
     const std::vector<HeldOutLoss> losses = trainer.evaluate(config.train.eval_tokens);
-    if (metrics) metrics->write(trainer.steps_done(), losses);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (metrics) metrics->write(trainer.steps_done(), losses, seconds);
     observer.on_evaluation(trainer.steps_done(), losses);
   };
   const auto save = [&] { observer.on_checkpoint(save_checkpoint(trainer, checkpoints)); };
 
   for (bool stop = false; !stop && trainer.steps_done() < end;) {
     const StepReport report = trainer.step();
-    if (metrics) metrics->write(report);
+    if (metrics) metrics->write(report, choices_interval(config));
     observer.on_step(report);
     stop = anyone_stops(trainer.world(), observer.stop_requested());
     const bool last = stop || report.step == end;

@@ -21,6 +21,8 @@ namespace moesaic {
 
 // Told to the caller on every rank; only rank 0 should talk.
 struct RunObserver {
+  // Before the first step; the run directory is there.
+  std::function<void()> on_start = [] {};
   std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
   std::function<void(std::int64_t step, const std::vector<HeldOutLoss>&)> on_evaluation =
       [](std::int64_t, const std::vector<HeldOutLoss>&) {};

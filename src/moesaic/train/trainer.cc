@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
@@ -13,18 +15,30 @@
 namespace moesaic {
 namespace {
 
-struct SentBytes {
-  std::int64_t gather, reduce, exchange, inter_node;
-};
+// Of the trainer's own group, beside those of its model.
+constexpr int kChannel = 7;
 
-SentBytes sent_so_far(const ShardedModel& model) {
-  const Traffic gather = model.gather_traffic(), reduce = model.reduce_traffic(),
-                exchange = model.exchange_traffic();
-  const auto bytes = [](const Traffic& traffic) {
-    return traffic.inter_node_bytes + traffic.intra_node_bytes;
-  };
-  return {bytes(gather), bytes(reduce), bytes(exchange),
-          gather.inter_node_bytes + reduce.inter_node_bytes + exchange.inter_node_bytes};
+// By kind (gather, reduce, exchange, control): all bytes, and those that left the node.
+std::vector<std::int64_t> sent_so_far(const ShardedModel& model) {
+  std::vector<std::int64_t> sent;
+  for (const Traffic& traffic :
+       {model.gather_traffic(), model.reduce_traffic(), model.exchange_traffic(), model.world().traffic()}) {
+    sent.push_back(traffic.inter_node_bytes + traffic.intra_node_bytes);
+    sent.push_back(traffic.inter_node_bytes);
+  }
+  return sent;
+}
+
+// What every rank did with the step, on rank 0.
+std::vector<RankTimes> times_on_rank_0(Communicator& world, const RankTimes& mine) {
+  constexpr std::int64_t kBytes = sizeof(RankTimes);
+  const auto size = static_cast<std::size_t>(world.size());
+  std::vector<std::int64_t> send(size), receive(size, world.rank() == 0 ? kBytes : 0);
+  send[0] = kBytes;
+  std::vector<RankTimes> all(world.rank() == 0 ? size : 0);
+  all_to_all_v(world, std::as_bytes(std::span(&mine, 1)), send, std::as_writable_bytes(std::span(all)),
+               receive);
+  return all;
 }
 
 bool routes_tokens(const LayerStats& stats) { return !stats.chosen.empty(); }
@@ -59,12 +73,13 @@ std::vector<std::vector<float>> initial_bias(const ModelConfig& config) {
 
 Trainer::Trainer(const Config& config, Communicator& world)
     : config_(config),
-      world_(&world),
+      clock_(world.tracer()),
+      world_(world.split_all(kChannel, {.tracer = &clock_, .lane = "control"})),
       dataset_(config.data, config.model.vocab_size),
       sampler_(dataset_, {.seed = config.train.seed,
                           .sequences = micro_batch_sequences(config),
                           .accumulation = config.train.accumulation}),
-      model_(config.model, parallel_options(config), world),
+      model_(config.model, parallel_options(config), world_),
       optimizer_(config.optim, model_),
       bias_(initial_bias(config.model)) {}
 
@@ -92,8 +107,8 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
   double loss = 0;
   for (std::int64_t micro = 0; micro < train.accumulation; ++micro) {
     const Batch batch = [&] {
-      const Span span(world_->tracer(), {.phase = Phase::kData, .name = "read batch"});
-      return sampler_.batch(step, micro, world_->rank(), world_->size());
+      const Span span(world_.tracer(), {.phase = Phase::kData, .name = "read batch"});
+      return sampler_.batch(step, micro, world_.rank(), world_.size());
     }();
     StepContext context = base_context(model_, bias_);
     context.training = true;
@@ -127,43 +142,37 @@ void Trainer::update_biases(const StepReport& report) {
   }
 }
 
-void Trainer::sum_over_ranks(StepReport& report, double loss, const std::vector<std::int64_t>& sent) const {
+void Trainer::sum_over_ranks(StepReport& report, double loss, std::vector<std::int64_t> sent) {
   // The balance loss is global already; the z-loss is this rank's share of the mean.
   std::vector<double> shares = {loss, report.z_loss};
-  all_reduce(*world_, std::span(shares));
+  all_reduce(world_, std::span(shares));
   report.loss = shares[0];
   const double summed = std::max<double>(1.0, static_cast<double>(report.chosen.size())) *
                         static_cast<double>(config_.train.accumulation);
   report.balance_loss /= summed;
   report.z_loss = shares[1] / summed;
 
-  std::vector<std::int64_t> counts = sent;
-  counts.push_back(report.dropped);
-  counts.push_back(report.dropped_non_finite);
-  all_reduce(*world_, std::span(counts));
-  report.gather_bytes = counts[0];
-  report.reduce_bytes = counts[1];
-  report.exchange_bytes = counts[2];
-  report.inter_node_bytes = counts[3];
-  report.dropped = counts[4];
-  report.dropped_non_finite = counts[5];
+  sent.push_back(report.dropped);
+  sent.push_back(report.dropped_non_finite);
+  all_reduce(world_, std::span(sent));
+  report.gather = {sent[0], sent[1]};
+  report.reduce = {sent[2], sent[3]};
+  report.exchange = {sent[4], sent[5]};
+  report.control = {sent[6], sent[7]};
+  report.dropped = sent[8];
+  report.dropped_non_finite = sent[9];
 }
 
-StepReport Trainer::step() {
-  const auto start = Clock::now();
-  const double blocked = model_.blocked_seconds();
-  const SentBytes before = sent_so_far(model_);
-  const std::int64_t step = position_.steps_done;
-
-  StepReport report;
-  report.step = step + 1;
+void Trainer::step_on(std::int64_t step, StepReport& report) {
+  const Span span(world_.tracer(),
+                  {.phase = Phase::kStep, .name = "step", .index = static_cast<int>(report.step)});
+  const std::vector<std::int64_t> before = sent_so_far(model_);
   report.learning_rate = learning_rate_at(config_.optim, step, config_.train.steps);
   const double loss = forward_and_backward(step, report);
   report.gradient_norm = optimizer_.global_norm();
-  const SentBytes after = sent_so_far(model_);
-  sum_over_ranks(report, loss,
-                 {after.gather - before.gather, after.reduce - before.reduce,
-                  after.exchange - before.exchange, after.inter_node - before.inter_node});
+  std::vector<std::int64_t> sent = sent_so_far(model_);
+  std::ranges::transform(sent, before, sent.begin(), std::minus{});
+  sum_over_ranks(report, loss, std::move(sent));
 
   // Loss and norm are sums over all ranks: every rank sees the same and decides the same.
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
@@ -185,15 +194,25 @@ StepReport Trainer::step() {
     update_biases(report);
   }
   ++position_.steps_done;
+}
+
+StepReport Trainer::step() {
+  const auto start = Clock::now();
+  const double blocked = model_.blocked_seconds();
+  const PhaseTimes before = clock_.times();
+  StepReport report;
+  report.step = position_.steps_done + 1;
+  step_on(position_.steps_done, report);
 
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.tokens_per_s = static_cast<double>(config_.train.batch_tokens) / report.seconds;
   report.blocked_seconds = model_.blocked_seconds() - blocked;
+  report.by_rank = times_on_rank_0(world_, {report.seconds, clock_.times() - before});
   return report;
 }
 
 std::vector<HeldOutLoss> Trainer::evaluate(std::int64_t max_tokens) {
-  const Span span(world_->tracer(), {.phase = Phase::kEvaluate, .name = "held-out loss"});
+  const Span span(world_.tracer(), {.phase = Phase::kEvaluate, .name = "held-out loss"});
   return evaluate_held_out(model_, bias_, dataset_, config_.train.batch_tokens / config_.train.accumulation,
                            max_tokens);
 }

@@ -15,8 +15,21 @@
 #include "moesaic/train/data.h"
 #include "moesaic/train/evaluate.h"
 #include "moesaic/train/optimizer.h"
+#include "moesaic/train/phase_clock.h"
 
 namespace moesaic {
+
+// Bytes handed to the transport, by all ranks together.
+struct SentBytes {
+  std::int64_t total = 0;
+  std::int64_t inter_node = 0;  // those of them that left their node
+};
+
+// How one rank spent a step.
+struct RankTimes {
+  double seconds = 0;
+  PhaseTimes phases;
+};
 
 // What one optimizer step did; global values, equal on all ranks unless said.
 struct StepReport {
@@ -32,8 +45,11 @@ struct StepReport {
   double seconds = 0;                             // this rank
   double tokens_per_s = 0;                        // of the global batch, by this rank's clock
   double blocked_seconds = 0;                     // this rank stood still for gathers and reduces
-  // Bytes sent by all ranks, by kind.
-  std::int64_t gather_bytes = 0, reduce_bytes = 0, exchange_bytes = 0, inter_node_bytes = 0;
+  SentBytes gather, reduce, exchange, control;
+  std::vector<RankTimes> by_rank;  // on rank 0; empty elsewhere
+  std::int64_t inter_node_bytes() const {
+    return gather.inter_node + reduce.inter_node + exchange.inter_node + control.inter_node;
+  }
 };
 
 class Trainer {
@@ -43,7 +59,8 @@ class Trainer {
   const Config& config() const { return config_; }
   ShardedModel& model() { return model_; }
   Optimizer& optimizer() { return optimizer_; }
-  Communicator& world() { return *world_; }
+  // The ranks `world` had, on a channel of its own (7); tells this trainer's clock and the tracer of `world`.
+  Communicator& world() { return world_; }
 
   // Where a run stands, beside its tensors.
   struct Position {
@@ -68,11 +85,13 @@ class Trainer {
  private:
   // All micro-steps; returns this rank's share of the loss, adds what the layers report.
   double forward_and_backward(std::int64_t step, StepReport& report);
-  void sum_over_ranks(StepReport& report, double loss, const std::vector<std::int64_t>& sent) const;
+  void step_on(std::int64_t step, StepReport& report);
+  void sum_over_ranks(StepReport& report, double loss, std::vector<std::int64_t> sent);
   void update_biases(const StepReport& report);
 
   Config config_;
-  Communicator* world_;
+  PhaseClock clock_;
+  Communicator world_;
   Dataset dataset_;
   Sampler sampler_;
   ShardedModel model_;
