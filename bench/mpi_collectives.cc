@@ -1,6 +1,5 @@
 // Our collectives over MPI messages against MPI's own collectives of the same bytes, in turn in one MPI job,
-// fp32 and int64. The two must give the same bytes on every rank. Both are started by the rank's main thread;
-// ours hands its messages to the transport's own thread, and pays for that.
+// fp32 and int64. The two must give the same bytes on every rank. Both are started by the rank's main thread.
 #include <fmt/format.h>
 #include <mpi.h>
 

@@ -55,7 +55,7 @@ class MpiTransport final : public Transport {
     return engine_->pulse.count();
   }
   std::uint64_t wait_for_progress(std::uint64_t seen, Clock::time_point deadline) override {
-    const std::uint64_t count = engine_->pulse.wait(seen, deadline);
+    const std::uint64_t count = engine_->wait(seen, deadline);
     engine_->loss.check();
     return count;
   }

@@ -1,9 +1,10 @@
 // mpi.h: ranks are processes of an MPI job (mpirun, srun).
 //
-// All MPI calls are made by one thread of its own, so that messages progress while the others compute; it
-// sleeps when nothing has moved for a while. No MPI type leaks out of mpi.cc. While no message is under way a
-// program may make MPI calls of its own, from one thread at a time, where MPI_Query_thread says at least
-// serialized.
+// MPI is called by one thread at a time: by the one that waits for messages, and once that sleeps (when
+// nothing has moved for a while) by a thread of the transport's own. A message moves while some thread of
+// this rank is in wait_for_progress(), not before. No MPI type leaks out of mpi.cc. While no message is under
+// way a program may make MPI calls of its own, from one thread at a time, where MPI_Query_thread says at
+// least serialized.
 //
 // Errors: CorruptData at the receiver when the sizes of a message differ (the sender may not learn of it;
 // when only one side's size exceeds MpiOptions::piece_bytes the two never meet, and both run into their

@@ -16,10 +16,11 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Between two looks at messages that do not move, the engine sleeps for 1/16 of the time since something last
-// did. At first it does not sleep: the answer to a handshake comes sooner than a sleeper wakes. (Nor yields:
-// on a busy machine that would cost it its turn.)
+// A thread that waits looks without pause for so long, counted from the last message that moved. (Nor does it
+// yield: on a busy machine that would cost it its turn.)
 constexpr microseconds kAttentive{50};
+// Between two looks at messages that do not move, the engine's thread sleeps for 1/16 of the time since one
+// last did.
 constexpr microseconds kShortestPause{20};
 constexpr microseconds kLongestPause{200};
 
@@ -71,11 +72,34 @@ void MpiEngine::post(std::shared_ptr<MpiEntry> entry) {
   // A long message is announced by its size, then come the pieces.
   entry->pieces_left =
       entry->bytes <= piece_bytes_ ? 1 : 1 + (entry->bytes + piece_bytes_ - 1) / piece_bytes_;
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(entry));
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(entry));
+}
+
+std::uint64_t MpiEngine::wait(std::uint64_t seen, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  if (may_help_) {
+    auto attentive_until = Clock::now() + kAttentive;
+    while (pulse.count() == seen && !frozen_) {
+      const auto now = Clock::now();
+      if (now >= std::min(attentive_until, deadline)) break;
+      if (in_call_) {  // another thread's turn: its messages and ours are looked at together
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
+      } else if (turn(lock)) {
+        attentive_until = now + kAttentive;
+      }
+    }
+    if (pulse.count() != seen) return pulse.count();
   }
+  ++sleepers_;
   wake_.notify_one();
+  lock.unlock();
+  const std::uint64_t count = pulse.wait(seen, deadline);
+  lock.lock();
+  --sleepers_;
+  return count;
 }
 
 void MpiEngine::give_up(const MpiEntry& entry) noexcept {
@@ -112,7 +136,7 @@ void MpiEngine::run() {
 
 void MpiEngine::start() {
   int provided = MPI_THREAD_SINGLE;
-  // Funneled is what we need; serialized lets a host program make calls of its own between our operations.
+  // Funneled would do, with the engine's thread alone.
   const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   if (error != MPI_SUCCESS) throw Error("MPI_Init_thread failed: " + text_of(error));
   if (provided < MPI_THREAD_FUNNELED) {
@@ -132,37 +156,45 @@ void MpiEngine::start() {
   }
   MPI_Comm_rank(whole_, &rank_);
   MPI_Comm_size(whole_, &world_size_);
+  may_help_ = provided >= MPI_THREAD_SERIALIZED;
 }
 
 void MpiEngine::serve() {
   auto last_move = Clock::now();
-  bool moved = false;  // then more may follow: look again at once
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (requests_.empty()) {
-      wake_.wait(lock, [&] { return !queue_.empty() || stopping_; });
-    } else if (!moved && queue_.empty()) {
-      const Clock::duration still = Clock::now() - last_move;
-      if (still >= kAttentive) wake_.wait_for(lock, pause_after(still), [&] { return !queue_.empty(); });
+    const auto asked = [&] { return frozen_ || stopping_ || (sleepers_ > 0 && has_work()); };
+    if (!asked()) {
+      wake_.wait(lock, asked);
+      last_move = Clock::now();
     }
+    settled_.wait(lock, [&] { return !in_call_; });
     if (frozen_) {
       wake_.wait(lock, [&] { return stopping_; });
       return;
     }
-    if (queue_.empty() && requests_.empty()) return;  // stopping
-    const auto fresh = std::exchange(queue_, {});
-    in_call_ = true;
-    lock.unlock();
-    for (const auto& entry : fresh) begin(entry);
-    moved = test();
-    if (moved || !fresh.empty()) last_move = Clock::now();
-    const bool lost = loss.is_set();
-    if (moved || lost) pulse.beat();
-    lock.lock();
-    in_call_ = false;
-    if (lost) frozen_ = true;
-    settled_.notify_all();
+    if (stopping_ && !has_work()) return;
+    if (turn(lock)) {
+      last_move = Clock::now();
+    } else {
+      wake_.wait_for(lock, pause_after(Clock::now() - last_move), [&] { return !queue_.empty() || frozen_; });
+    }
   }
+}
+
+bool MpiEngine::turn(std::unique_lock<std::mutex>& lock) {
+  const auto fresh = std::exchange(queue_, {});
+  in_call_ = true;
+  lock.unlock();
+  for (const auto& entry : fresh) begin(entry);
+  const bool moved = test();
+  const bool lost = loss.is_set();
+  if (moved || lost) pulse.beat();
+  lock.lock();
+  in_call_ = false;
+  if (lost) frozen_ = true;
+  settled_.notify_all();
+  return moved || !fresh.empty();
 }
 
 void MpiEngine::end() {

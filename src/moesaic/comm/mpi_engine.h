@@ -1,4 +1,8 @@
-// mpi_engine.h: the one thread that talks to MPI, and the queue to it. For mpi.cc.
+// mpi_engine.h: who talks to MPI, one thread at a time. For mpi.cc.
+//
+// A thread that waits for its messages moves them itself, for as long as an answer may be quicker than a
+// sleeper wakes; then it sleeps, and the engine's own thread takes over, which looks ever more seldom. So
+// messages move while some thread waits for one: whoever posts messages waits for them (executor.cc).
 #pragma once
 
 #include <mpi.h>
@@ -45,6 +49,8 @@ class MpiEngine {
   int world_size() const { return world_size_; }
 
   void post(std::shared_ptr<MpiEntry> entry);
+  // Transport::wait_for_progress.
+  std::uint64_t wait(std::uint64_t seen, Clock::time_point deadline);
   // After this returns no MPI call is made but MPI_Abort: `entry`'s buffer is the caller's again.
   void give_up(const MpiEntry& entry) noexcept;
 
@@ -60,6 +66,10 @@ class MpiEngine {
   void run();
   void start();
   void serve();
+  // Begins what was posted and looks at what is under way. `lock` holds mutex_, nobody is in a call, nothing
+  // is frozen. True when something moved.
+  bool turn(std::unique_lock<std::mutex>& lock);
+  bool has_work() const { return !queue_.empty() || !requests_.empty(); }
   void end();
   void begin(const std::shared_ptr<MpiEntry>& entry);
   void begin_piece(const std::shared_ptr<MpiEntry>& entry, MPI_Comm comm, std::byte* data,
@@ -76,13 +86,15 @@ class MpiEngine {
   std::condition_variable wake_;     // for the engine: something to do
   std::condition_variable settled_;  // from the engine: MPI is up; no call is running
   std::vector<std::shared_ptr<MpiEntry>> queue_;
+  int sleepers_ = 0;  // threads that left their messages to the engine's
   bool started_ = false;
+  bool may_help_ = false;  // MPI lets other threads in
   bool in_call_ = false;
   bool frozen_ = false;
   bool stopping_ = false;
   std::exception_ptr start_error_;
 
-  // Only the engine's thread:
+  // Of the thread that is in a call; of any that holds mutex_ while none is:
   MPI_Comm whole_ = MPI_COMM_NULL;   // messages of one piece
   MPI_Comm pieces_ = MPI_COMM_NULL;  // longer ones, each after its size
   std::vector<MPI_Request> requests_;
