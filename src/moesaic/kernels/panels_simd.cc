@@ -22,11 +22,10 @@ constexpr std::int64_t kLanes = hn::MaxLanes(F32());
 // 12 accumulators: enough to hide the latency of a multiply-add, and with the operands within 16 registers.
 constexpr std::int64_t kTileRows = std::max<std::int64_t>(1, 12 * kLanes / kPanelRows);
 static_assert(kLanes <= kPanelRows / 2, "the last panel may be half as wide");
-// What kDepth rows of a block of panels may take of the second-level cache; the left factor streams past it.
-constexpr std::int64_t kBlockElements = 64 << 10;
-// Steps of k at a time: that much of a panel and of the left factor's rows lies in the first-level cache
-// together.
+// So deep a piece of a panel lies in the first-level cache beside a tile's left factor, and so many rows of
+// the left factor in the second-level cache.
 constexpr std::int64_t kDepth = 256;
+constexpr std::int64_t kBlockRows = 32 * kTileRows;
 
 // The left factor: element (r, i) of segment s at data[s * segment + r * row + i * step].
 struct Left {
@@ -78,22 +77,22 @@ HWY_INLINE void panel_tile(std::int64_t rows, std::int64_t lanes, const Args&...
   tile_of<kTileRows, kPanelRows / 2 / kLanes>(rows, args...);
 }
 
-// left_rows(r, rows, i, depth): `rows` rows of the left factor from row r on, elements i..i+depth.
-template <typename LeftRows>
-HWY_INLINE void multiply_panels(const LeftRows& left_rows, std::int64_t m, std::int64_t k, const float* in,
-                                std::int64_t n, float* out) {
-  const std::int64_t block =
-      kBlockElements / (std::clamp<std::int64_t>(k, 1, kDepth) * kPanelRows) * kPanelRows;
-  for (std::int64_t begin = 0; begin < n; begin += block) {
+// The left factor is taken block by block: kBlockRows rows by kDepth columns stay in the second-level cache,
+// and every panel comes past them once. prepare(r, rows, i, depth) is told of each block before left_of(r) is
+// asked for its tiles, which begin at column i.
+template <typename Prepare, typename LeftOf>
+HWY_INLINE void multiply_panels(const Prepare& prepare, const LeftOf& left_of, std::int64_t m, std::int64_t k,
+                                const float* in, std::int64_t n, float* out) {
+  for (std::int64_t first = 0; first < m; first += kBlockRows) {
+    const std::int64_t end = std::min(m, first + kBlockRows);
     for (std::int64_t i = 0; i == 0 || i < k; i += kDepth) {
       const std::int64_t depth = std::min(kDepth, k - i);
-      for (std::int64_t r = 0; r < m; r += kTileRows) {
-        const std::int64_t rows = std::min(kTileRows, m - r);
-        const Left left = left_rows(r, rows, i, depth);
-        for (std::int64_t slot = begin; slot < std::min(n, begin + block); slot += kPanelRows) {
-          const std::int64_t lanes = panel_lanes(n - slot);
-          panel_tile(rows, lanes, left, in + slot * k + i * lanes, std::int64_t{1}, depth, depth, i > 0,
-                     out + slot * m + r * lanes, lanes);
+      prepare(first, end - first, i, depth);
+      for (std::int64_t slot = 0; slot < n; slot += kPanelRows) {
+        const std::int64_t lanes = panel_lanes(n - slot);
+        for (std::int64_t r = first; r < end; r += kTileRows) {
+          panel_tile(std::min(kTileRows, end - r), lanes, left_of(r, i), in + slot * k + i * lanes,
+                     std::int64_t{1}, depth, depth, i > 0, out + slot * m + r * lanes, lanes);
         }
       }
     }
@@ -104,18 +103,20 @@ void PanelProduct(DType dtype, const void* w, std::int64_t m, std::int64_t k, co
                   float* out) {
   for_row_dtype(dtype, "panel_product", [&](auto element) {
     using T = decltype(element);
-    // Rows come as fp32 to where they lie close: in place, rows of 2^n elements share sets of the cache.
+    // The block as fp32, its rows close together: in place, rows of 2^n elements share sets of the cache.
     constexpr std::int64_t kStride = kDepth + kPanelRows;
-    float near[kTileRows * kStride];
+    Buffer near(std::min(m, kBlockRows) * kStride * static_cast<std::int64_t>(sizeof(float)));
     multiply_panels(
-        [&](std::int64_t r, std::int64_t rows, std::int64_t i, std::int64_t depth) {
+        [&](std::int64_t first, std::int64_t rows, std::int64_t i, std::int64_t depth) {
           for (std::int64_t row = 0; row < rows; ++row) {
-            const T* from = static_cast<const T*>(w) + (r + row) * k + i;
-            for_each_vector(depth, [&](auto access, std::int64_t at) {
-              access.store(near + row * kStride + at, access.load(from + at));
-            });
+            const T* from = static_cast<const T*>(w) + (first + row) * k + i;
+            float* to = near.as<float>() + row * kStride;
+            for_each_vector(
+                depth, [&](auto access, std::int64_t at) { access.store(to + at, access.load(from + at)); });
           }
-          return Left{near, kStride, 1, 0};
+        },
+        [&](std::int64_t r, std::int64_t) {
+          return Left{near.as<float>() + r % kBlockRows * kStride, kStride, 1, 0};
         },
         m, k, in, n, out);
   });
@@ -154,7 +155,8 @@ void PackTransposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, 
 void TransposedPanelProduct(const float* packed, std::int64_t m, std::int64_t k, const float* in,
                             std::int64_t n, float* out) {
   multiply_panels(
-      [&](std::int64_t r, std::int64_t, std::int64_t i, std::int64_t) {
+      [](std::int64_t, std::int64_t, std::int64_t, std::int64_t) {},
+      [&](std::int64_t r, std::int64_t i) {
         return Left{packed + r / kTileRows * transposed_stride(m) + i * kTileRows, 1, kTileRows, 0};
       },
       k, m, in, n, out);
