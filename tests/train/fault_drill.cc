@@ -23,6 +23,8 @@ namespace {
 
 using namespace moesaic;
 
+constexpr int kChannel = 8;  // one that the trainer does not use
+
 struct Drill {
   std::string_view action;
   int rank;
@@ -57,7 +59,7 @@ class Fault final : public Tracer {
 void train(Communicator& world, const Config& config, const char* run_dir, const Drill& drill) {
   Fault fault(drill);
   const bool has_it = world.rank() == drill.rank;
-  Communicator watched = world.split_all(7, {.tracer = has_it ? &fault : nullptr});
+  Communicator watched = world.split_all(kChannel, {.tracer = has_it ? &fault : nullptr});
   const RunLock lock(watched, run_dir);
   Trainer trainer(config, watched);
   trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
