@@ -72,7 +72,7 @@ def nothing(values):
 
 
 def loss(run):
-    fig = figure("step", "loss (nats per token)", height=420)
+    fig = figure("step", "loss (nats per token)", height=380)
     losses = run.column("loss")
     if nothing(losses) and not run.evaluations:
         return "No step with a finite loss has been recorded."
@@ -92,7 +92,7 @@ def heldout_by_file(run):
     names = sorted({name for line in run.evaluations for name in line.get("heldout_loss_by_file", {})})
     if len(names) < 2:
         return None
-    fig = figure("step", "held-out loss (nats per token)")
+    fig = figure("step", "held-out loss (nats per token)", height=380)
     for i, name in enumerate(names):
         lines = [line for line in run.evaluations if name in line.get("heldout_loss_by_file", {})]
         fig.add_scatter(x=[line["step"] for line in lines],
