@@ -22,11 +22,11 @@ PARTS = [
     ("other work", "working", ["data", "gather", "reduce", "counts", "control", "evaluate", "save", "step"], GREY),
     ("waiting: tokens", "waiting", ["exchange"], RED),
     ("waiting: weights", "waiting", ["gather"], ORANGE),
-    ("waiting: gradients", "waiting", ["reduce"], "#f0a868"),
+    ("waiting: gradients", "waiting", ["reduce"], TEAL),
     ("waiting: others", "waiting", ["counts", "control", "norm", "evaluate", "save", "forward", "backward",
                                     "recompute", "optimizer", "data", "step"], "#e48f8f"),
 ]
-KIND_COLOURS = {"gather": ORANGE, "reduce": "#f0a868", "exchange": RED, "control": GREY}
+KIND_COLOURS = {"gather": ORANGE, "reduce": TEAL, "exchange": RED, "control": GREY}
 KIND_LABELS = {"gather": "weights (gather)", "reduce": "gradients (reduce)", "exchange": "tokens (exchange)",
                "control": "control"}
 LAYERS = [BLUE, ORANGE, GREEN, PURPLE, RED, TEAL, GOLD, GREY]
@@ -47,7 +47,7 @@ def add_line(fig, x, y, name, colour, raw=False, **more):
     # Digits a reader can use: the page is a tenth of the size.
     fig.add_scatter(x=shown[0], y=rounded(shown[1]), name=name, mode="lines" if len(x) > 1 else "markers",
                     line=dict(color=colour, width=1 if raw else 2), marker=dict(color=colour, size=8),
-                    opacity=0.35 if raw else 1, **more)
+                    opacity=0.5 if raw else 1, **more)
 
 
 def rounded(values, digits=5):
@@ -72,7 +72,7 @@ def nothing(values):
 
 
 def loss(run):
-    fig = figure("step", "loss (nats per token)", height=420)
+    fig = figure("step", "loss (nats per token)", height=380)
     losses = run.column("loss")
     if nothing(losses) and not run.evaluations:
         return "No step with a finite loss has been recorded."
@@ -92,12 +92,13 @@ def heldout_by_file(run):
     names = sorted({name for line in run.evaluations for name in line.get("heldout_loss_by_file", {})})
     if len(names) < 2:
         return None
-    fig = figure("step", "held-out loss (nats per token)")
+    fig = figure("step", "held-out loss (nats per token)", height=380)
     for i, name in enumerate(names):
         lines = [line for line in run.evaluations if name in line.get("heldout_loss_by_file", {})]
         fig.add_scatter(x=[line["step"] for line in lines],
                         y=[data.number(line["heldout_loss_by_file"][name]) for line in lines], name=name,
                         mode="lines+markers", line=dict(color=LAYERS[i % len(LAYERS)], width=2))
+    fig.update_xaxes(rangemode="tozero")
     return fig
 
 
@@ -246,7 +247,7 @@ def expert_load(run):
                         customdata=rounded(load[layer], 3), visible=layer == 0, name=layer_name(run, layer),
                         colorscale=LOAD_SCALE, hovertemplate="step %{x}, expert %{y}: %{customdata} × the fair share"
                                                              "<extra></extra>",
-                        colorbar=dict(title=dict(text="load ÷ fair share", side="right"), thickness=14,
+                        colorbar=dict(title=dict(text="× fair<br>share", side="top"), thickness=14,
                                       tickvals=[-2.4, -2, -1, 0, 1, 2],
                                       ticktext=["none", "≤ ¼", "½", "1", "2", "≥ 4"]))
     fig.update_layout(hovermode="closest")

@@ -68,7 +68,7 @@ def top(run):
     if look:
         text += '<p class="lead">Worth a look</p><ul class="look">' + "".join(f"<li>{escape(s)}</li>" for s in look) + "</ul>"
     elif run.steps:
-        text += "<p>Nothing stands out: no step was skipped, and experts and ranks are in balance.</p>"
+        text += "<p>Nothing stands out: no step was skipped, every expert gets tokens, no rank lags.</p>"
     if run.notes:
         text += ('<p class="lead">Missing from this run directory</p><ul class="look">'
                  + "".join(f"<li>{escape(note)}</li>" for note in run.notes) + "</ul>")
@@ -76,14 +76,16 @@ def top(run):
 
 
 def learning(page, run):
-    blocks = [page.plot("loss", "", figures.loss(run))]
+    by_file = figures.heldout_by_file(run)
+    if by_file is None:
+        blocks = [page.plot("loss", "", figures.loss(run))]
+    else:
+        blocks = [grid(page.plot("loss", "All data", figures.loss(run)),
+                       page.plot("heldout", "Held-out loss by file", by_file))]
     if not run.evaluations:
         every = run.option("train", "eval_every", 0)
         blocks.append(missing("No held-out loss: " + ("train.eval_every is 0 and the run has not reached its end."
                                                       if not every else "no evaluation has been made yet.")))
-    by_file = figures.heldout_by_file(run)
-    if by_file is not None:
-        blocks.append(page.plot("heldout", "Held-out loss by file", by_file))
     page.section("learning", "Loss", *blocks,
                  grid(page.plot("rate", "Learning rate", figures.learning_rate(run)),
                       page.plot("norm", "Gradient norm", figures.gradient_norm(run))))

@@ -44,7 +44,7 @@ def cards(run):
     held_out = [data.number(line["heldout_loss"]) for line in run.evaluations]
     exposed, seconds = data.mean(late(run.column("exposed_seconds"))), data.mean(late(run.column("seconds")))
     out = [("steps", f"{int(run.step[-1]):,}" if steps else "0", f"of {planned:,}" if planned else ""),
-           ("training loss", f"{data.mean(late(losses)):.3f}" if steps else "–", "nats per token, last steps")]
+           ("training loss", f"{data.mean(late(losses)):.3f}" if steps else "–", "nats per token")]
     if held_out:
         best = int(np.nanargmin(held_out)) if np.isfinite(held_out).any() else 0
         out.append(("held-out loss", f"{held_out[-1]:.3f}",
@@ -53,7 +53,7 @@ def cards(run):
         out.append(("held-out loss", "–", "not evaluated"))
     out.append(("throughput", si(data.mean(late(speed))), "tokens per second"))
     share = exposed / seconds if seconds else float("nan")
-    out.append(("exposed", percent(share) if np.isfinite(share) else "–", "communication, last steps"))
+    out.append(("waiting", percent(share) if np.isfinite(share) else "–", "for communication"))
     out.append(("time in steps", duration(float(np.nansum(run.column("seconds")))) if steps else "–", ""))
     return out
 
@@ -84,6 +84,11 @@ def what_it_did(run):
     return text
 
 
+def in_words(part):
+    """'waiting: tokens' -> 'waiting for tokens'"""
+    return part.replace("waiting: ", "waiting for ").replace("exchange: packing", "packing tokens")
+
+
 def where_time_went(run):
     found = data.times(run)
     if found is None:
@@ -95,7 +100,7 @@ def where_time_went(run):
     shares = [(late(figures.part_seconds(table, column, phases)).mean() / whole, label)
               for label, column, phases, _ in figures.PARTS]
     shares = sorted((share, label) for share, label in shares if share >= 0.02)[::-1]
-    words = ", ".join(f"{label} {percent(share)}" for share, label in shares)
+    words = ", ".join(f"{in_words(label)} {percent(share)}" for share, label in shares)
     return f"A late step takes {duration(float(whole))}: {words}."
 
 
@@ -133,8 +138,10 @@ def about_time(run):
     found = []
     exposed, seconds = data.mean(late(run.column("exposed_seconds"))), data.mean(late(run.column("seconds")))
     if np.isfinite(exposed) and seconds > 0 and exposed / seconds > 0.15:
+        timeline = "the timeline (trace.json)" if run.has_trace else "a timeline (train --trace)"
         found.append(f"Compute waits for communication {percent(exposed / seconds)} of the time: see which kind below, "
-                     "and open a timeline (train --trace) in Perfetto.")
+                     f"and open {timeline} in Perfetto.")
+        found.extend(too_few_cores(run.environment))
     table = data.times(run)
     if table is not None and table[1]["seconds", "all"].shape[1] > 1:
         work = sum(late(figures.part_seconds(table[1], column, phases)).mean(axis=0)
@@ -143,6 +150,18 @@ def about_time(run):
             found.append(f"Rank {int(work.argmax())} works {work.max() / work.min():.1f} times as long as rank "
                          f"{int(work.argmin())}: the others wait for it.")
     return found
+
+
+def too_few_cores(environment):
+    """Ranks that take turns on a processor look as if they waited for messages."""
+    hosts, cores = environment.get("hosts"), environment.get("cores")
+    if not hosts or not cores:
+        return []
+    ranks, threads = hosts.count(hosts[0]), environment.get("threads_per_rank", 1)
+    if ranks * threads <= cores:
+        return []
+    return [f"{ranks} ranks with {threads} compute thread{'s' if threads > 1 else ''} each share the {cores} hardware "
+            f"threads of {hosts[0]}: much of that waiting is for a turn on the processor, not for messages."]
 
 
 def recent_records(steps):

@@ -8,7 +8,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 from moesaic import report_data as data  # noqa: E402
 from moesaic.report_figures import rounded  # noqa: E402
-from moesaic.report_summary import duration, si  # noqa: E402
+from moesaic.report_summary import duration, in_words, si, too_few_cores  # noqa: E402
 
 
 def test_a_thinned_line_keeps_its_ends_and_its_extremes():
@@ -57,3 +57,14 @@ def test_numbers_for_people():
     assert [si(1234567), si(950), si(float("nan"))] == ["1.23 M", "950", "–"]
     assert [duration(0.0123), duration(75), duration(7200)] == ["12 ms", "75 s", "2.0 h"]
     assert rounded([123456.7, 0.00123456, 0, np.nan])[:3].tolist() == [123460.0, 0.0012346, 0.0]
+
+
+def test_more_ranks_than_hardware_threads_are_told_apart_from_slow_messages():
+    here = {"hosts": ["a", "a", "a", "b"], "cores": 4, "threads_per_rank": 1}
+    assert too_few_cores(here) == [] and too_few_cores({}) == []
+    (said,) = too_few_cores(dict(here, threads_per_rank=2))
+    assert said.startswith("3 ranks with 2 compute threads each share the 4 hardware threads of a")
+
+
+def test_parts_of_a_step_read_as_words():
+    assert [in_words(part) for part in ("forward", "waiting: tokens")] == ["forward", "waiting for tokens"]

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -172,6 +173,16 @@ int count(const std::vector<Event>& events, const std::string& name) {
   return static_cast<int>(std::ranges::count(events, name, &Event::name));
 }
 
+// Spans of that name that lie in no other of that name, nor in one called `except`.
+int outermost(const std::vector<Event>& events, const std::string& name, const std::string& except) {
+  return static_cast<int>(std::ranges::count_if(events, [&](const Event& span) {
+    return span.name == name && std::ranges::none_of(events, [&](const Event& other) {
+             return &other != &span && (other.name == name || other.name == except) &&
+                    other.begin <= span.begin && other.end >= span.end;
+           });
+  }));
+}
+
 TEST(Timeline, HasTheLanesOfAllRanksWithNestedSpansOfTheStepsAskedFor) {
   const TempFolder folder;
   const Config config = with_layout(small_config(write_text(folder.path())), {"", 2, {"exchange"}});
@@ -206,7 +217,10 @@ TEST(Timeline, HasTheLanesOfAllRanksWithNestedSpansOfTheStepsAskedFor) {
     for (const std::string name : {"embedding", "layer 0", "layer 1", "head"}) {
       EXPECT_EQ(count(compute, name), 4) << name;
     }
-    EXPECT_EQ(count(compute, "dispatch"), 2 * config.model.num_layers);
+    // Once per layer and step in each direction; the messages of both are spans of their own inside.
+    EXPECT_EQ(outermost(compute, "dispatch", "dispatch_again"), 2 * config.model.num_layers);
+    EXPECT_EQ(outermost(compute, "dispatch_again", ""), 2 * config.model.num_layers);
+    EXPECT_EQ(outermost(compute, "combine", ""), 2 * 2 * config.model.num_layers);
     EXPECT_EQ(count(compute, "update"), 2);
     EXPECT_GT(count(lane(trace, rank, "gather"), "layers.1.attention"), 0);
   }
