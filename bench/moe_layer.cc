@@ -15,6 +15,7 @@
 
 #include "bench/benchmarks.h"
 #include "moesaic/comm/inproc.h"
+#include "moesaic/core/error.h"
 #include "moesaic/nn/moe_experts.h"
 #include "moesaic/nn/router.h"
 
@@ -76,7 +77,9 @@ class Layer {
     if (num_tokens <= kDecodeTokens) {
       const std::int64_t bytes =
           used * (weights_[0].in.nbytes() + weights_[0].out.nbytes()) / shape.num_experts;
-      const std::int64_t sets = 1 + 4 * sysconf(_SC_LEVEL3_CACHE_SIZE) / bytes;
+      const std::int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+      require(cache > 0, "moe_layer: the system does not tell the size of the last-level cache");
+      const std::int64_t sets = 1 + 4 * cache / bytes;
       while (std::ssize(weights_) < sets) weights_.push_back(new_weights(dtype));
     }
     make_floor(dtype);

@@ -7,6 +7,7 @@ when it is complete, and a side file OUTPUT.json that says what is in it. docs/d
 import argparse
 import codecs
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -91,20 +92,33 @@ def decoded_lines(file, stream):
         at += len(line)
 
 
-def place_to_cut(text):
-    """After a line end without other white space beside it, else before the space after a word: the usual pre-tokenizers
-    separate there, so the tokens are those of the text in one piece."""
+CUTS_TRIED = 8
+CUT_CONTEXT = 256
+
+
+def places_to_cut(text):
+    """From the end: after line ends without other white space beside them, then before spaces after a word. Where the
+    usual pre-tokenizers separate."""
     for at in range(len(text) - 1, 1, -1):
         if text[at - 1] == "\n" and not text[at].isspace() and not text[at - 2].isspace():
-            return at
+            yield at
     for at in range(len(text) - 1, 0, -1):
         if text[at] == " " and not text[at - 1].isspace():
+            yield at
+
+
+def place_to_cut(text, ids):
+    """Where the tokens of the text are those of its two parts; 0: nowhere that was tried. Nowhere at all where the
+    tokenizer puts a prefix before every input (Metaspace, SentencePiece, ByteLevel with add_prefix_space)."""
+    for at in itertools.islice(places_to_cut(text), CUTS_TRIED):
+        before, after = text[max(0, at - CUT_CONTEXT):at], text[at:at + CUT_CONTEXT]
+        if ids(before + after) == ids(before) + ids(after):
             return at
-    return len(text)
+    return 0
 
 
-def whole_text(file, stream):
-    """The file is one document, in pieces."""
+def whole_text(file, stream, ids):
+    """The file is one document, in pieces where it may be cut. ids(text): its tokens."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     text, at = "", 0
     while True:
@@ -117,7 +131,7 @@ def whole_text(file, stream):
         at += len(block)
         if not block:
             break
-        cut = place_to_cut(text)
+        cut = place_to_cut(text, ids)
         yield text[:cut], False, len(block)
         text = text[cut:]
     yield text, at > 0, 0
@@ -145,6 +159,11 @@ def documents_of_jsonl(file, stream, field):
             raise Problem(f"{file}:{number}: no field {field!r}; there is {', '.join(map(repr, entry)) or 'none'} (--field)")
         if not isinstance(entry[field], str):
             raise Problem(f"{file}:{number}: field {field!r} is a {type(entry[field]).__name__}, expected a string")
+        try:
+            entry[field].encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise Problem(f"{file}:{number}: field {field!r} has half of a surrogate pair at {error.start}, which is no "
+                          "character") from None
         yield entry[field], bool(entry[field]), size
 
 
@@ -153,7 +172,10 @@ def documents_of(file, options):
         if file.suffix in (".jsonl", ".ndjson"):
             yield from documents_of_jsonl(file, stream, options.field)
         else:
-            yield from (lines_of_text if options.split == "line" else whole_text)(file, stream)
+            if options.split == "line":
+                yield from lines_of_text(file, stream)
+            else:
+                yield from whole_text(file, stream, options.ids)
 
 
 def batches(documents):
@@ -247,6 +269,7 @@ def tokenize(options):
     eos, eos_id = end_of_document(tokenizer, file, options.eos, options.no_eos)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    options.ids = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
     vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     num_documents = 0

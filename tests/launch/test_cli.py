@@ -180,6 +180,27 @@ def test_a_run_directory_without_a_checkpoint_is_named(tmp_path):
     refused(FAILURE, moesaic("train", "--run-dir", tmp_path, "--resume"), "no checkpoint", tmp_path / "checkpoints")
 
 
+def test_resume_without_a_checkpoint_leaves_nothing_behind(tmp_path):
+    config = write_config(tmp_path)
+    ran = moesaic("train", "--config", config, "--run-dir", tmp_path / "absent", "--resume")
+    refused(FAILURE, ran, "no checkpoint", tmp_path / "absent" / "checkpoints")
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_run_that_completed_no_checkpoint_is_said_to_be_past_resuming(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    ran = moesaic("train", "--config", write_config(tmp_path), "--run-dir", tmp_path / "run")
+    refused(MISUSE, ran, "completed no checkpoint", "remove it or choose another --run-dir")
+
+
+def test_a_run_cannot_be_made_shorter_than_it_is(tmp_path):
+    train(write_config(tmp_path), tmp_path / "run", train__steps=3)
+    ran = moesaic("train", "--run-dir", tmp_path / "run", "--resume", "--set", "train.steps=2")
+    refused(MISUSE, ran, "train.steps is 2", "made 3")
+    refused(MISUSE, moesaic("train", "--run-dir", tmp_path / "run", "--resume", "--trace"), "all of its 3 steps")
+
+
 def test_resume_of_a_finished_run_changes_nothing(tmp_path):
     train(write_config(tmp_path), tmp_path / "run", train__steps=3)
     before = metrics(tmp_path / "run")

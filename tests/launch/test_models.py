@@ -114,7 +114,9 @@ def test_draws_depend_on_the_seed_and_the_temperature(trained):
     (["--prompts-file", "absent.txt"], "absent.txt"),
 ])
 def test_a_wrong_request_to_generate_is_misuse(trained, arguments, word):
-    refused(MISUSE, moesaic("generate", "--run-dir", trained, *arguments), word)
+    ran = moesaic("generate", "--run-dir", trained, *arguments)
+    refused(MISUSE, ran, word)
+    assert ran.stdout == ""  # found before any rank starts, and before the prompt is shown
 
 
 def test_one_prompt_is_plain_text(trained):

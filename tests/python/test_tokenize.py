@@ -75,7 +75,31 @@ def test_pieces_of_a_long_text_give_the_tokens_of_the_whole(tmp_path, tokenizer,
     assert np.array_equal(np.fromfile(tmp_path / "t.bin", dtype="<u2"), whole)
 
 
-def test_a_long_line_without_any_space_is_cut_somewhere_and_loses_nothing(tmp_path, tokenizer, monkeypatch):
+@pytest.mark.parametrize("pre_tokenizer", [pre_tokenizers.Metaspace(prepend_scheme="always"),
+                                           pre_tokenizers.ByteLevel(add_prefix_space=True)],
+                         ids=["metaspace", "byte level with a prefix"])
+def test_a_tokenizer_that_prefixes_every_input_gets_the_text_whole(tmp_path, tokenizer, monkeypatch, pre_tokenizer):
+    monkeypatch.setattr(moesaic_tokenize, "PIECE_BYTES", 1000)
+    prefixing = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    prefixing.pre_tokenizer = pre_tokenizer
+    prefixing.save(str(tmp_path / "tokenizer.json"))
+    text = SAMPLE.read_text(encoding="utf-8")[:10000]
+    (tmp_path / "long.txt").write_text(text, encoding="utf-8")
+    assert moesaic_tokenize.main(["--tokenizer", str(tmp_path / "tokenizer.json"), "--output",
+                                  str(tmp_path / "t.bin"), "--no-eos", str(tmp_path / "long.txt")]) == 0
+    whole = prefixing.encode(text, add_special_tokens=False).ids
+    assert np.array_equal(np.fromfile(tmp_path / "t.bin", dtype="<u2"), whole)
+
+
+def test_half_of_a_surrogate_pair_is_named_by_line(tmp_path, tokenizer, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{"text": "a\\ud800b"}\n')
+    assert moesaic_tokenize.main(["--tokenizer", str(tokenizer), "--output", str(tmp_path / "t.bin"),
+                                  str(tmp_path / "a.jsonl")]) != 0
+    assert "a.jsonl:2" in capsys.readouterr().err
+    assert not (tmp_path / "t.bin").exists()
+
+
+def test_a_long_line_without_any_space_is_held_whole(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(moesaic_tokenize, "PIECE_BYTES", 1001)  # within a character
     file = tmp_path / "line.txt"
     file.write_text("é" * 5000, encoding="utf-8")

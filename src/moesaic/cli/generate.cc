@@ -96,6 +96,7 @@ void GenerateCommand::run() const {
   if (chosen.context == 0) chosen.context = config.data.seq_len;
   for (const std::string& text : stop_texts) chosen.stops.push_back(bytes_of(text));
   for (const std::int64_t token : end_tokens) chosen.stops.push_back({token});
+  check_request(config.model, inputs, chosen);
   launch(config, [&](Communicator& world) { on_rank(world, config, source.find(world), inputs, chosen); });
 }
 

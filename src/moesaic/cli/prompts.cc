@@ -24,6 +24,8 @@ void read_object(const std::string& line, const std::string& where, Prompt& prom
             "{}: unknown key \"{}\", expected prompt, max_new_tokens, seed", where, key);
     require(value.is_number_unsigned(), "{}: {} is {}, expected a whole number, 0 or more", where, key,
             value.dump());
+    require(key == "seed" || value.get<std::uint64_t>() <= 1'000'000'000,
+            "{}: max_new_tokens is {}, expected at most 1000000000", where, value.dump());
     if (key == "seed") {
       prompt.seed = value.get<std::uint64_t>();
     } else {

@@ -21,7 +21,10 @@ void TextShow::add(std::size_t prompt, std::int64_t token, bool last) {
 }
 
 void TextShow::append(std::size_t prompt, std::int64_t token) {
-  blocks_[prompt].waiting += blocks_[prompt].stream.add(static_cast<std::uint8_t>(token));
+  Block& block = blocks_[prompt];
+  // A vocabulary may be larger than the bytes it was trained on: what is no byte is no text.
+  block.waiting += token < 256 ? block.stream.add(static_cast<std::uint8_t>(token))
+                               : block.stream.finish() + "\xEF\xBF\xBD";
 }
 
 void TextShow::end(std::size_t prompt) {

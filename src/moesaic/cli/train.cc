@@ -34,10 +34,13 @@ constexpr int kTracedChannel = 8;
 std::atomic<bool> terminated = false;
 
 // Also one that never completed a checkpoint, or whose only one is damaged.
+bool holds_checkpoints(const std::filesystem::path& dir) {
+  return std::filesystem::is_directory(dir / "checkpoints") &&
+         !std::filesystem::is_empty(dir / "checkpoints");
+}
+
 bool holds_a_run(const std::filesystem::path& dir) {
-  return std::filesystem::exists(dir / "metrics.jsonl") ||
-         (std::filesystem::is_directory(dir / "checkpoints") &&
-          !std::filesystem::is_empty(dir / "checkpoints"));
+  return std::filesystem::exists(dir / "metrics.jsonl") || holds_checkpoints(dir);
 }
 
 struct TrainCommand {
@@ -88,6 +91,7 @@ std::filesystem::path agree_on(Communicator& world, const std::filesystem::path&
 // Of steps first_step..last_step.
 std::unique_ptr<Timeline> make_timeline(const std::string& range, std::int64_t first_step,
                                         std::int64_t last_step) {
+  require(first_step <= last_step, "--trace: the run has made all of its {} steps already", last_step);
   if (range.empty()) {
     const std::int64_t middle = (first_step + last_step) / 2;
     return std::make_unique<Timeline>(std::max(first_step, middle - 1), std::min(last_step, middle + 1));
@@ -116,9 +120,12 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
   std::optional<std::filesystem::path> newest;
   std::int64_t steps_done = 0;
   if (resume) {
+    newest_checkpoint(world, run_directory / "checkpoints");  // none: nothing is left behind
     lock.emplace(world, run_directory);
     newest = newest_checkpoint(world, run_directory / "checkpoints");
     steps_done = read_manifest(*newest).step;
+    require(steps_done <= config.train.steps, "train.steps is {}, but the run has made {} already",
+            config.train.steps, steps_done);
   }
   std::unique_ptr<Timeline> timeline;
   if (trace) timeline = make_timeline(traced_steps, steps_done + 1, end_of(config.train));
@@ -173,9 +180,9 @@ void TrainCommand::run() const {
                          config.model.vocab_size);  // bad token files are found before any rank starts
   const std::filesystem::path dir = run_dir.empty() ? default_run_dir(config_file) : run_dir;
   // A run is never overwritten.
-  require(resume || !holds_a_run(dir),
-          "{} already holds a training run; continue it with --resume or choose another --run-dir",
-          dir.string());
+  require(resume || !holds_a_run(dir), "{} already holds a training run; {} another --run-dir", dir.string(),
+          holds_checkpoints(dir) ? "continue it with --resume or choose"
+                                 : "it completed no checkpoint and cannot be resumed: remove it or choose");
   for (const int signal : {SIGTERM, SIGUSR1}) std::signal(signal, [](int) { terminated = true; });
   std::filesystem::path used;  // rank 0's, where this process has it
   launch(config, [&](Communicator& world) {

@@ -29,25 +29,6 @@ struct Sequence {
   bool done = false;
 };
 
-void check(const ModelConfig& config, const std::vector<Prompt>& prompts, const GenerateOptions& options) {
-  validate(options.sampling);
-  require(options.context >= 0 && options.context <= config.max_seq_len,
-          "generate: a context of {} tokens, expected 0 to model.max_seq_len ({})", options.context,
-          config.max_seq_len);
-  require(options.prefill_tokens >= 1, "generate: prefill_tokens is {}, expected 1 or more",
-          options.prefill_tokens);
-  for (const auto& stop : options.stops) require(!stop.empty(), "generate: a stop is empty");
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    require(!prompts[i].tokens.empty(), "generate: prompt {} is empty, expected at least one token", i + 1);
-    require(prompts[i].max_new_tokens >= 0, "generate: prompt {} asks for {} new tokens, expected 0 or more",
-            i + 1, prompts[i].max_new_tokens);
-    for (const std::int64_t token : prompts[i].tokens) {
-      require(token >= 0 && token < config.vocab_size, "generate: prompt {} has token {}, expected 0..{}",
-              i + 1, token, config.vocab_size - 1);
-    }
-  }
-}
-
 at::Tensor int64_tensor(const std::vector<std::int64_t>& values) {
   at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
   std::ranges::copy(values, tensor.mutable_data_ptr<std::int64_t>());
@@ -236,9 +217,29 @@ std::int64_t context_start(std::int64_t tokens, std::int64_t context) {
   return (tokens - context + step - 1) / step * step;
 }
 
+void check_request(const ModelConfig& config, const std::vector<Prompt>& prompts,
+                   const GenerateOptions& options) {
+  validate(options.sampling);
+  require(options.context >= 0 && options.context <= config.max_seq_len,
+          "generate: a context of {} tokens, expected 0 to model.max_seq_len ({})", options.context,
+          config.max_seq_len);
+  require(options.prefill_tokens >= 1, "generate: prefill_tokens is {}, expected 1 or more",
+          options.prefill_tokens);
+  for (const auto& stop : options.stops) require(!stop.empty(), "generate: a stop is empty");
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    require(!prompts[i].tokens.empty(), "generate: prompt {} is empty, expected at least one token", i + 1);
+    require(prompts[i].max_new_tokens >= 0, "generate: prompt {} asks for {} new tokens, expected 0 or more",
+            i + 1, prompts[i].max_new_tokens);
+    for (const std::int64_t token : prompts[i].tokens) {
+      require(token >= 0 && token < config.vocab_size, "generate: prompt {} has token {}, expected 0..{}",
+              i + 1, token, config.vocab_size - 1);
+    }
+  }
+}
+
 Generated generate(ShardedModel& model, const std::vector<std::vector<float>>& bias,
                    const std::vector<Prompt>& prompts, const GenerateOptions& options) {
-  check(model.config(), prompts, options);
+  check_request(model.config(), prompts, options);
   return Generation(model, bias, prompts, options).run();
 }
 

@@ -60,6 +60,11 @@ struct Generated {
 // positions the model was trained on, and a token costs about two rows.
 std::int64_t context_start(std::int64_t tokens, std::int64_t context);
 
+// What generate() requires of its input, without a model: local, so that a program can ask before it starts
+// ranks.
+void check_request(const ModelConfig& config, const std::vector<Prompt>& prompts,
+                   const GenerateOptions& options);
+
 // InvalidArgument on empty prompts, ids outside the vocabulary, negative counts, a context longer than
 // model.max_seq_len, empty stops. NonFinite, on every rank alike, naming the prompt, where no logit is
 // finite.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <numeric>
 #include <span>
 
@@ -61,6 +62,8 @@ void attempt(std::string& failure, const std::function<void()>& work) {
   } catch (const CorruptData& error) {
     failure = error.what();
   } catch (const InvalidArgument& error) {
+    failure = error.what();
+  } catch (const std::filesystem::filesystem_error& error) {
     failure = error.what();
   }
 }
