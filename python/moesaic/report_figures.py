@@ -71,6 +71,17 @@ def nothing(values):
     return len(values) == 0 or not np.isfinite(values).any()
 
 
+def resumed_after(run):
+    """(step, whether there is room for a word beside it) of each start but the first."""
+    room = 0.2 * (run.step[-1] - run.step[0]) if len(run.steps) else 0
+    found, last = [], -np.inf
+    for step in sorted({entry.get("from_step", 0) for entry in run.invocations[1:]}):
+        labelled = step - last >= room
+        last = step if labelled else last
+        found.append((step, labelled))
+    return found
+
+
 def loss(run):
     fig = figure("step", "loss (nats per token)", height=380)
     losses = run.column("loss")
@@ -82,9 +93,9 @@ def loss(run):
         fig.add_scatter(x=[line["step"] for line in run.evaluations],
                         y=[data.number(line["heldout_loss"]) for line in run.evaluations], name="held-out",
                         mode="lines+markers", line=dict(color=ORANGE, width=2), marker=dict(size=8))
-    for entry in run.invocations[1:]:
-        fig.add_vline(x=entry.get("from_step", 0), line=dict(color=GREY, dash="dot", width=1),
-                      annotation_text="resumed", annotation_position="bottom right")
+    for step, labelled in resumed_after(run):
+        fig.add_vline(x=step, line=dict(color=GREY, dash="dot", width=1), annotation_text="resumed" if labelled else "",
+                      annotation_position="bottom right")
     return fig
 
 

@@ -80,7 +80,9 @@ def learning(page, run):
     if by_file is None:
         blocks = [page.plot("loss", "", figures.loss(run))]
     else:
-        blocks = [grid(page.plot("loss", "All data", figures.loss(run)),
+        remark = ("Training draws files by data.weights; held-out counts every token alike."
+                  if run.option("data", "weights") else "")
+        blocks = [grid(page.plot("loss", "All data", figures.loss(run), remark),
                        page.plot("heldout", "Held-out loss by file", by_file))]
     if not run.evaluations:
         every = run.option("train", "eval_every", 0)

@@ -28,7 +28,7 @@ def duration(seconds):
 
 
 def percent(share):
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+    return f"{100 * share:.0f}\N{NO-BREAK SPACE}%" if share >= 0.1 else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def late(values):
@@ -66,6 +66,8 @@ def what_it_did(run):
     text = f"Trained {len(run.steps):,} step{'s' if len(run.steps) > 1 else ''}"
     if tokens:
         text += f" ({si(tokens)} tokens)"
+    if len(run.invocations) > 1:
+        text += ", the last of them"  # an earlier start may have had other ranks, and reached experts otherwise
     if ranks:
         text += f" on {ranks} rank{'s' if ranks > 1 else ''}"
     experts = run.option("parallel", "experts")

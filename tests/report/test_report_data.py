@@ -7,7 +7,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 from moesaic import report_data as data  # noqa: E402
-from moesaic.report_figures import rounded  # noqa: E402
+from moesaic.report_figures import resumed_after, rounded  # noqa: E402
 from moesaic.report_summary import duration, in_words, si, too_few_cores  # noqa: E402
 
 
@@ -68,3 +68,9 @@ def test_more_ranks_than_hardware_threads_are_told_apart_from_slow_messages():
 
 def test_parts_of_a_step_read_as_words():
     assert [in_words(part) for part in ("forward", "waiting: tokens")] == ["forward", "waiting for tokens"]
+
+
+def test_starts_close_to_each_other_share_one_label():
+    run = data.Run(Path("."), steps=[{"step": step} for step in range(1, 101)],
+                   invocations=[{"from_step": step} for step in (0, 40, 44, 44, 80)])
+    assert resumed_after(run) == [(40, True), (44, False), (80, True)]
