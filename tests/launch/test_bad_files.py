@@ -55,7 +55,7 @@ def whole(run_dir):
 def test_a_file_that_is_no_configuration_is_refused_with_its_line(tmp_path, content, words):
     file = tmp_path / "c.toml"
     file.write_bytes(content)
-    refused(MISUSE, moesaic("train", "--config", file, "--run-dir", tmp_path / "run"), file, *words)
+    refused(MISUSE, moesaic("train", "--config", file, "--run-dir", tmp_path / "run"), *words)
     assert not (tmp_path / "run").exists()
 
 
