@@ -79,23 +79,29 @@ def processes_of(run_dir):
 class Job:
     """A moesaic in the background. Leaving the `with` ends every process of it."""
 
-    def __init__(self, *arguments, mpi_ranks=0, report=False, **popen):
-        """report: whether `train` writes its report, which takes longer than a tiny run."""
+    def __init__(self, *arguments, mpi_ranks=0, report=False, within=(), **popen):
+        """report: whether `train` writes its report, which takes longer than a tiny run. within: a command that runs each
+        rank, as in ["nice"]."""
         launcher = ["mpirun", "-n", str(mpi_ranks), "--oversubscribe", "--bind-to", "none"] if mpi_ranks else []
         self.words = [str(a) for a in arguments]
         if self.words[:1] == ["train"] and not report and "--no-report" not in self.words:
             self.words.append("--no-report")
-        self.process = subprocess.Popen([*launcher, MOESAIC, *self.words], start_new_session=True,
+        # Who is in the run directory already is somebody else's.
+        self.others = processes_of(self.run_dir()) if self.run_dir() else []
+        self.process = subprocess.Popen([*launcher, *within, MOESAIC, *self.words], start_new_session=True,
                                         text=True, errors="surrogateescape",  # a young model writes any bytes
                                         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen})
+
+    def run_dir(self):
+        return self.words[self.words.index("--run-dir") + 1] if "--run-dir" in self.words else None
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         # mpirun gives each rank a process group of its own: those are found by the run directory.
-        leftover = processes_of(self.words[self.words.index("--run-dir") + 1]) if "--run-dir" in self.words else []
-        for pid in leftover:
+        leftover = processes_of(self.run_dir()) if self.run_dir() else []
+        for pid in set(leftover).difference(self.others):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

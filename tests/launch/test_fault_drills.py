@@ -94,7 +94,8 @@ def test_a_rank_that_fails_there_as_a_thread_is_named_and_ends_all(tmp_path, set
     run_dir = tmp_path / "run"
     ended = drill(setting[0], run_dir, "throw", rank, phase, name, mpi=False)
     assert ended.returncode == FAILURE
-    assert re.match(rf"moesaic: error: rank {rank}: a fault put into {phase}", ended.stderr), ended.stderr
+    # Its main thread may meet the end of the job before it asks the operation that failed in the background.
+    assert re.match(rf"moesaic: error: rank {rank}: (rank {rank} aborted: )?a fault put into {phase}", ended.stderr), ended.stderr
     goes_on_as_if_nothing_had_been(setting, run_dir, 4 if name in AFTER_THE_RENAME else 2)
 
 
@@ -154,11 +155,11 @@ def test_a_signal_to_the_ranks_under_mpi_saves_and_ends(tmp_path, number):
 
 
 def test_sigterm_to_mpirun_saves_where_the_ranks_are_given_time(tmp_path):
-    # By itself Open MPI 4.1 kills the ranks one second after it has passed SIGTERM on (docs/errors.md).
+    # By itself Open MPI 4.1 passes SIGTERM on after one second and kills the ranks after another (docs/errors.md).
     run_dir = tmp_path / "run"
     log = run_dir / "metrics.jsonl"
     with Job("train", "--config", write_config(tmp_path), "--run-dir", run_dir, *settings(train__steps=1000000),
-             mpi_ranks=2, env={**os.environ, "OMPI_MCA_odls_base_sigkill_timeout": str(SOON)}) as job:
+             mpi_ranks=2, env={**os.environ, "OMPI_MCA_odls_base_sigkill_timeout": "6"}) as job:
         wait_until(lambda: log.exists() and log.read_text().count("\n") >= 3)
         job.process.send_signal(signal.SIGTERM)
         job.finish(timeout=SOON)

@@ -298,12 +298,24 @@ Pending start(Communicator& group, std::string name, Schedule schedule, Schedule
   Validation(state, name, schedule, buffers).run();
   std::call_once(state.worker_made, [&] { state.worker = std::make_unique<Worker>(); });
   const std::uint32_t sequence = state.next_sequence++;
-  return state.worker->run([&state, name = std::move(name), schedule = std::move(schedule), buffers, sequence,
-                            on_notify = std::move(on_notify), span] {
+  auto job = [&state, name = std::move(name), schedule = std::move(schedule), buffers, sequence,
+              on_notify = std::move(on_notify), span] {
     const Span traced(state.trace.tracer, {.phase = state.trace.phase,
                                            .name = span.empty() ? std::string_view(name) : span,
                                            .lane = state.trace.lane});
     execute_at(state, name, schedule, buffers, sequence, /*foreground=*/false, on_notify);
+  };
+  return state.worker->run([&state, job = std::move(job)] {
+    try {
+      job();
+    } catch (const Error&) {
+      throw;  // the peers of a refused or lost message know themselves
+    } catch (const std::exception& error) {
+      // The peers wait for messages that never come. Who unwinds waits for the operations that were started
+      // after this one, and so for those peers: they are told here.
+      state.transport->abort(error.what());
+      throw;
+    }
   });
 }
 

@@ -58,7 +58,7 @@ Json entries_to_json(std::span<const FileEntry> entries) {
   return list;
 }
 
-std::vector<FileEntry> entries_from_json(const Json& list) {
+std::vector<FileEntry> entries_from_json(const Json& list, const std::string& source) {
   std::vector<FileEntry> entries;
   for (const Json& item : list) {
     FileEntry entry{item.at("name").get<std::string>(), item.at("bytes").get<std::int64_t>(), 0};
@@ -68,7 +68,8 @@ std::vector<FileEntry> entries_from_json(const Json& list) {
     const bool plain = !entry.name.empty() && entry.name != "." && entry.name != ".." &&
                        entry.name.find('/') == std::string::npos;
     if (parsed.ec != std::errc() || parsed.ptr != end || !plain) {
-      throw CorruptData(fmt::format("file entry {} is not a plain file name with a CRC", item.dump()));
+      throw CorruptData(
+          fmt::format("{}: file entry {} is not a plain file name with a CRC", source, item.dump()));
     }
     entries.push_back(std::move(entry));
   }
@@ -192,7 +193,8 @@ std::string encode_entries(std::span<const FileEntry> entries) { return entries_
 
 std::vector<FileEntry> decode_entries(std::string_view text) {
   try {
-    return entries_from_json(parse_json(text, "checkpoint file list", 3));
+    const std::string source = "checkpoint file list";
+    return entries_from_json(parse_json(text, source, 3), source);
   } catch (const Json::exception& error) {
     throw CorruptData(fmt::format("checkpoint file list: {}", error.what()));
   }
@@ -269,7 +271,7 @@ CheckpointManifest read_manifest(const fs::path& folder) {
             .config_toml = body.at("config").get<std::string>(),
             .placement = body.at("placement").dump(),
             .extra = body.at("extra").dump(),
-            .files = entries_from_json(body.at("files"))};
+            .files = entries_from_json(body.at("files"), source)};
   } catch (const Json::exception& error) {
     throw CorruptData(fmt::format("{}: {}", source, error.what()));
   }
