@@ -240,7 +240,7 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
   const std::vector<std::string> entries_by_rank = gather_texts(world, encode_entries(entries));
   try {
     agree<IoError>(world, failure);
-  } catch (const IoError&) {
+  } catch (const Error&) {  // rank 0 may be told of the end by a rank that threw first, as PeerLost
     if (world.rank() == 0) abandon_checkpoint(checkpoints, position.steps_done);
     throw;
   }
