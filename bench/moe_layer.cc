@@ -258,6 +258,10 @@ void run(Report& report, const std::string& size) {
     }
     for (const std::int64_t tokens : {32, 1}) measure(report, kW2, tokens, dtype, false);
   };
+  if (size == "decode") {
+    for (const std::int64_t tokens : {32, 1}) measure(report, kW2, tokens, at::kFloat, false);
+    return;
+  }
   of_dtype(at::kFloat);
   for (const bool backward : {false, true}) measure(report, kW1, 32768, at::kFloat, backward);
   if (size == "fp32") return;
@@ -272,7 +276,7 @@ Benchmark moe_layer() {
   return {"moe_layer",
           "one MoE layer, one thread, against the bare GEMMs of its experts",
           1,
-          {"full", "fp32", "tiny"},
+          {"full", "fp32", "decode", "tiny"},
           run};
 }
 

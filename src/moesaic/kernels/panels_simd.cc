@@ -83,10 +83,13 @@ HWY_INLINE void panel_tile(std::int64_t rows, std::int64_t lanes, const Args&...
 template <typename Prepare, typename LeftOf>
 HWY_INLINE void multiply_panels(const Prepare& prepare, const LeftOf& left_of, std::int64_t m, std::int64_t k,
                                 const float* in, std::int64_t n, float* out) {
-  for (std::int64_t first = 0; first < m; first += kBlockRows) {
-    const std::int64_t end = std::min(m, first + kBlockRows);
-    for (std::int64_t i = 0; i == 0 || i < k; i += kDepth) {
-      const std::int64_t depth = std::min(kDepth, k - i);
+  // A single panel uses every weight once: then they are read straight through, a tile's rows at a time.
+  const bool once = n <= kPanelRows;
+  const std::int64_t block_rows = once ? kTileRows : kBlockRows, block_depth = once ? k : kDepth;
+  for (std::int64_t first = 0; first < m; first += block_rows) {
+    const std::int64_t end = std::min(m, first + block_rows);
+    for (std::int64_t i = 0; i == 0 || i < k; i += block_depth) {
+      const std::int64_t depth = std::min(block_depth, k - i);
       prepare(first, end - first, i, depth);
       for (std::int64_t slot = 0; slot < n; slot += kPanelRows) {
         const std::int64_t lanes = panel_lanes(n - slot);
@@ -104,19 +107,20 @@ void PanelProduct(DType dtype, const void* w, std::int64_t m, std::int64_t k, co
   for_row_dtype(dtype, "panel_product", [&](auto element) {
     using T = decltype(element);
     // The block as fp32, its rows close together: in place, rows of 2^n elements share sets of the cache.
-    constexpr std::int64_t kStride = kDepth + kPanelRows;
-    Buffer near(std::min(m, kBlockRows) * kStride * static_cast<std::int64_t>(sizeof(float)));
+    const std::int64_t stride = (n <= kPanelRows ? k : kDepth) + kPanelRows;
+    const std::int64_t held_rows = n <= kPanelRows ? kTileRows : std::min(m, kBlockRows);
+    Buffer near(held_rows * stride * static_cast<std::int64_t>(sizeof(float)));
     multiply_panels(
         [&](std::int64_t first, std::int64_t rows, std::int64_t i, std::int64_t depth) {
           for (std::int64_t row = 0; row < rows; ++row) {
             const T* from = static_cast<const T*>(w) + (first + row) * k + i;
-            float* to = near.as<float>() + row * kStride;
+            float* to = near.as<float>() + row * stride;
             for_each_vector(
                 depth, [&](auto access, std::int64_t at) { access.store(to + at, access.load(from + at)); });
           }
         },
         [&](std::int64_t r, std::int64_t) {
-          return Left{near.as<float>() + r % kBlockRows * kStride, kStride, 1, 0};
+          return Left{near.as<float>() + r % held_rows * stride, stride, 1, 0};
         },
         m, k, in, n, out);
   });
