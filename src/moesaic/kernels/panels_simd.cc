@@ -271,9 +271,7 @@ void pack_one(const T* rows, const std::int64_t* row, const float* scale, std::i
       for (std::int64_t i = 0; i < block; ++i) {
         for (std::int64_t v = 0; v < vectors; ++v) {
           float* at = to + i * lanes + v * kLanes;
-          T rounded[kLanes];
-          store_vector(rounded, hn::Mul(factor[v], load_vector(at)));
-          store_vector(at, load_vector(rounded));
+          store_vector(at, rounded_to<T>(hn::Mul(factor[v], load_vector(at))));
         }
       }
     }
