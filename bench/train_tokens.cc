@@ -1,8 +1,8 @@
 // The trainer against the same model in plain PyTorch: transformers' OLMoE, from the same initial weights on
 // the same data in the same order, fp32, torch's fused AdamW, scaled-dot-product attention. Each program is a
 // child process of two threads; they take turns step by step, and who waits sleeps on its pipe. All three get
-// the malloc settings that `moesaic` itself uses (freed memory is kept). Losses and gradient norms must agree
-// at every step, else there is no time.
+// the malloc settings that `moesaic` itself uses (freed memory is kept). Losses must agree at every step, and
+// gradient norms at the first ones (later a routing tie may flip), else there is no time.
 #include <fmt/format.h>
 #include <unistd.h>
 
