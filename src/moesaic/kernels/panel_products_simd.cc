@@ -76,12 +76,42 @@ HWY_INLINE void panel_tile(std::int64_t rows, std::int64_t lanes, const Args&...
   tile_of<kTileRows, kPanelRows / 2 / kLanes>(rows, args...);
 }
 
+// A block of a matrix that is not in the cache yet, fetched a few lines at a time between tiles.
+class Ahead {
+ public:
+  Ahead() = default;
+  // rows [`rows`][`row_bytes`], `stride_bytes` apart, in about `steps` steps.
+  Ahead(const std::byte* rows, std::int64_t num_rows, std::int64_t row_bytes, std::int64_t stride_bytes,
+        std::int64_t steps)
+      : row_(rows), end_(rows + num_rows * stride_bytes), row_bytes_(row_bytes), stride_bytes_(stride_bytes) {
+    const std::int64_t lines = num_rows * (row_bytes / kLine + 1);
+    lines_per_step_ = (lines + steps - 1) / steps;
+  }
+  HWY_INLINE void step() {
+    for (std::int64_t n = 0; n < lines_per_step_ && row_ != end_; ++n) {
+      __builtin_prefetch(row_ + column_);
+      column_ += kLine;
+      if (column_ >= row_bytes_) {
+        column_ = 0;
+        row_ += stride_bytes_;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  const std::byte* row_ = nullptr;
+  const std::byte* end_ = nullptr;
+  std::int64_t row_bytes_ = 0, stride_bytes_ = 0, lines_per_step_ = 0, column_ = 0;
+};
+
 // The left factor is taken block by block: kBlockRows rows by kDepth columns stay in the second-level cache,
 // and every panel comes past them once. prepare(r, rows, i, depth) is told of each block before left_of(r) is
-// asked for its tiles, which begin at column i.
-template <typename Prepare, typename LeftOf>
-HWY_INLINE void multiply_panels(const Prepare& prepare, const LeftOf& left_of, std::int64_t m, std::int64_t k,
-                                const float* in, std::int64_t n, float* out) {
+// asked for its tiles, which begin at column i; ahead_of(r, rows, i, depth, steps) gives the Ahead of the
+// next block.
+template <typename Prepare, typename NextBlock, typename LeftOf>
+HWY_INLINE void multiply_panels(const Prepare& prepare, const NextBlock& ahead_of, const LeftOf& left_of,
+                                std::int64_t m, std::int64_t k, const float* in, std::int64_t n, float* out) {
   // A single panel uses every weight once: then they are read straight through, a tile's rows at a time.
   const bool once = n <= kPanelRows;
   const std::int64_t block_rows = once ? kTileRows : kBlockRows, block_depth = once ? k : kDepth;
@@ -90,9 +120,17 @@ HWY_INLINE void multiply_panels(const Prepare& prepare, const LeftOf& left_of, s
     for (std::int64_t i = 0; i == 0 || i < k; i += block_depth) {
       const std::int64_t depth = std::min(block_depth, k - i);
       prepare(first, end - first, i, depth);
+      const bool down = i + block_depth >= k;
+      const std::int64_t next_first = down ? end : first, next_i = down ? 0 : i + block_depth;
+      const std::int64_t tiles =
+          (n + kPanelRows - 1) / kPanelRows * ((end - first + kTileRows - 1) / kTileRows);
+      Ahead ahead = next_first < m ? ahead_of(next_first, std::min(m - next_first, block_rows), next_i,
+                                              std::min(block_depth, k - next_i), tiles)
+                                   : Ahead();
       for (std::int64_t slot = 0; slot < n; slot += kPanelRows) {
         const std::int64_t lanes = panel_lanes(n - slot);
         for (std::int64_t r = first; r < end; r += kTileRows) {
+          ahead.step();
           panel_tile(std::min(kTileRows, end - r), lanes, left_of(r, i), in + slot * k + i * lanes,
                      std::int64_t{1}, depth, depth, i > 0, out + slot * m + r * lanes, lanes);
         }
@@ -117,6 +155,11 @@ void PanelProduct(DType dtype, const void* w, std::int64_t m, std::int64_t k, co
             for_each_vector(
                 depth, [&](auto access, std::int64_t at) { access.store(to + at, access.load(from + at)); });
           }
+        },
+        [&](std::int64_t row, std::int64_t rows, std::int64_t i, std::int64_t depth, std::int64_t steps) {
+          constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
+          return Ahead(reinterpret_cast<const std::byte*>(static_cast<const T*>(w) + row * k + i), rows,
+                       depth * kBytes, k * kBytes, steps);
         },
         [&](std::int64_t r, std::int64_t) {
           return Left{near.as<float>() + r % held_rows * stride, stride, 1, 0};
@@ -159,6 +202,7 @@ void TransposedPanelProduct(const float* packed, std::int64_t m, std::int64_t k,
                             std::int64_t n, float* out) {
   multiply_panels(
       [](std::int64_t, std::int64_t, std::int64_t, std::int64_t) {},
+      [](std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) { return Ahead(); },
       [&](std::int64_t r, std::int64_t i) {
         return Left{packed + r / kTileRows * transposed_stride(m) + i * kTileRows, 1, kTileRows, 0};
       },
