@@ -112,6 +112,28 @@ HWY_INLINE void store_words(const Words& words, std::uint16_t* to) {
   for (std::size_t p = 0; p < kParts; ++p) hn::StoreU(words.part[p], U16(), to + p * kPartLanes);
 }
 
+// Bytes in memory are in the order of lanes.
+HWY_INLINE Bytes load_bytes(const std::uint8_t* from) {
+  Bytes bytes;
+  for (std::size_t b = 0; b < kByteParts; ++b) {
+    bytes.part[b] = hn::LoadU(U8(), from + b * 2 * kPartLanes);
+#if HWY_TARGET == HWY_AVX2
+    bytes.part[b] = V8{_mm256_permute4x64_epi64(bytes.part[b].raw, _MM_SHUFFLE(3, 1, 2, 0))};
+#endif
+  }
+  return bytes;
+}
+
+HWY_INLINE void store_bytes(const Bytes& bytes, std::uint8_t* to) {
+  for (std::size_t b = 0; b < kByteParts; ++b) {
+    V8 part = bytes.part[b];
+#if HWY_TARGET == HWY_AVX2
+    part = V8{_mm256_permute4x64_epi64(part.raw, _MM_SHUFFLE(3, 1, 2, 0))};
+#endif
+    hn::StoreU(part, U8(), to + b * 2 * kPartLanes);
+  }
+}
+
 // Entry `index` (0 to 15) of a table of 16 bytes.
 HWY_INLINE Bytes look_up(const std::uint8_t* table, const Bytes& index) {
   const V8 entries = hn::LoadDup128(U8(), table);
