@@ -47,7 +47,7 @@ struct EncodeOptions {
   std::uint64_t unit = 0;  // the caller's number for this part of this unit; a decoder insists on it
   // Of the elements; anything but bf16 travels as `raw` only (fp32: two words an element).
   DType dtype = DType::kBF16;
-  std::size_t chunk_words = kMaxChunkWords;  // 1..kMaxChunkWords; a part's last chunk may be shorter
+  std::size_t chunk_words = kMaxChunkWords;  // even, 2 to kMaxChunkWords; the last chunk may be shorter
   bool key = false;  // code without the reference (first message, resync); implied when it is not valid()
 };
 

@@ -16,12 +16,9 @@ struct Entry {
 
 // In the order of Method.
 constexpr std::array kEntries = {
-    Entry{"raw", true, Keeps::kNothing},
-    Entry{"entropy", true, Keeps::kNothing},
-    Entry{"int8", false, Keeps::kNothing},
-    Entry{"exponent_reuse", true, Keeps::kExponents},
-    Entry{"residual", true, Keeps::kWords},
-    Entry{"momentum", true, Keeps::kWordsAndDifferences},
+    Entry{"raw", true, Keeps::kNothing},    Entry{"entropy", true, Keeps::kNothing},
+    Entry{"int8", false, Keeps::kNothing},  Entry{"exponent_reuse", true, Keeps::kExponents},
+    Entry{"residual", true, Keeps::kWords}, Entry{"momentum", true, Keeps::kWordsAndDifferences},
 };
 static_assert(kEntries.size() == std::size(kMethods));
 

@@ -1,4 +1,5 @@
-// method.h: the ways in which the words of a parameter gather can travel, and what each asks a receiver to keep.
+// method.h: the ways in which the words of a parameter gather can travel, and what each asks a receiver to
+// keep.
 //
 // Local. One pipeline and one wire format carry all of them, so that they can be compared.
 #pragma once
