@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tests/codec/inputs.h"
+#include "tests/codec/ends.h"
 
 namespace moesaic::codec {
 namespace {

@@ -1,6 +1,6 @@
 #include "moesaic/codec/planes.h"
 
-#include "tests/codec/inputs.h"
+#include "tests/codec/ends.h"
 
 namespace moesaic::codec {
 namespace {

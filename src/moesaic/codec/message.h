@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "moesaic/codec/method.h"
-#include "moesaic/codec/reference.h"
+#include "moesaic/codec/reference_state.h"
 #include "moesaic/core/dtype.h"
 #include "moesaic/core/error.h"
 

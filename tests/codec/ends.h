@@ -1,4 +1,4 @@
-// inputs.h: what the codec's tests share: weights that train a step, and messages sent from end to end.
+// ends.h: what the codec's tests share: weights that train a step, and messages sent from end to end.
 #pragma once
 
 #include "moesaic/core/simd_targets.h"

@@ -1,4 +1,4 @@
-// reference.h: what both ends of the wire hold of one part of one unit: the words that were last sent.
+// reference_state.h: what both ends of the wire hold of one part of one unit: the words that were last sent.
 //
 // Local. A part is what one rank owns of a unit. Its owner and every rank that gathers it keep one Reference
 // each, all equal. The owner differs against what it last *sent*, not against what it last *had*, so it
@@ -24,6 +24,10 @@ struct Update {
   std::vector<std::uint8_t> tables;  // the coder's tables that the next message may re-use
 };
 
+// The hash after a message that is to be committed at `epoch`: `held` is 0 for a key, `words_crcs` are the
+// CRC32C of the words of each chunk.
+std::uint64_t hash_after(std::uint64_t held, std::uint64_t epoch, std::span<const std::uint32_t> words_crcs);
+
 class Reference {
  public:
   // Holds nothing yet: the first message is a key. Memory is taken at once. `words` may be 0.
@@ -42,7 +46,7 @@ class Reference {
   std::uint64_t hash() const { return hash_; }
 
   // Takes `words` (size() of them: what a receiver decoded; what the sender sent, which for int8 is not what
-  // it had) as what both ends now hold. Differences become clip(f(words) - f(held)) to +-7, 0 after a key.
+  // it had) as what both ends now hold. Differences become words - held, clipped (difference.h), 0 by a key.
   // Keeps what `keeps` says. InvalidArgument when the size or the epoch does not fit.
   void commit(const Update& update, std::span<const std::uint16_t> words);
 
