@@ -28,12 +28,12 @@ TEST(Int8, EqualsTheOracleForEveryLength) {
       Words scales(block_count(n), 1), expected_scales(block_count(n), 2);
       std::vector<std::int8_t> integers(n, 1), expected(n, 2);
       ASSERT_TRUE(quantise(words, scales.data(), integers.data()));
-      ASSERT_TRUE(oracle::quantise(words, expected_scales.data(), expected.data()));
+      ASSERT_TRUE(reference::quantise(words, expected_scales.data(), expected.data()));
       ASSERT_EQ(scales, expected_scales);
       ASSERT_EQ(integers, expected);
       Words back(n), expected_back(n);
       dequantise(scales.data(), integers.data(), back);
-      oracle::dequantise(scales.data(), integers.data(), expected_back);
+      reference::dequantise(scales.data(), integers.data(), expected_back);
       ASSERT_EQ(back, expected_back);
     }
   });
@@ -69,7 +69,7 @@ TEST(Int8, RefusesWhatNoScaleCanCarry) {
         Words scales(block_count(n));
         std::vector<std::int8_t> integers(n);
         EXPECT_FALSE(quantise(words, scales.data(), integers.data()));
-        EXPECT_FALSE(oracle::quantise(words, scales.data(), integers.data()));
+        EXPECT_FALSE(reference::quantise(words, scales.data(), integers.data()));
       }
     }
   });

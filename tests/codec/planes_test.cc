@@ -34,8 +34,8 @@ TEST(Planes, ListEveryExponentThatIsNotTheHeldOne) {
       Words index(n), expected_index(n);
       take_exponents(stepped(words, 4, 0.5f, 1e-2f), held.data());
       const std::size_t count = split_planes(words, held.data(), plane.data(), index.data(), exponent.data());
-      const std::size_t expected = oracle::split_planes(words, held.data(), expected_plane.data(),
-                                                        expected_index.data(), expected_exponent.data());
+      const std::size_t expected = reference::split_planes(words, held.data(), expected_plane.data(),
+                                                           expected_index.data(), expected_exponent.data());
       ASSERT_EQ(count, expected);
       if (n >= 1000) {
         ASSERT_GT(count, n / 20);
@@ -47,7 +47,7 @@ TEST(Planes, ListEveryExponentThatIsNotTheHeldOne) {
       }
       Words back(n), expected_back(n);
       join_planes(plane.data(), held.data(), back);
-      oracle::join_planes(plane.data(), held.data(), expected_back);
+      reference::join_planes(plane.data(), held.data(), expected_back);
       ASSERT_EQ(back, expected_back);
     }
   });
@@ -61,7 +61,7 @@ TEST(Planes, FindWhatDiffersUpToALimit) {
         for (const std::size_t limit : {std::size_t{0}, std::size_t{1}, n / 7, n}) {
           Words index(limit + 1, 0xfffe), expected(limit + 1, 0xfffe);
           const std::size_t found = find_different(before, now, limit, index.data());
-          ASSERT_EQ(found, oracle::find_different(before, now, limit, expected.data()));
+          ASSERT_EQ(found, reference::find_different(before, now, limit, expected.data()));
           ASSERT_EQ(index, expected) << "n " << n << ", share " << share << ", limit " << limit;
           if (found > limit) {
             ASSERT_EQ(found, limit + 1);

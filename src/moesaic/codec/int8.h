@@ -3,7 +3,7 @@
 // Local. Each block of 128 words (the last may be shorter) has as its scale the least bf16 s with
 // max|x| <= 127 s. A word travels as q = x / s, rounded to the nearest integer, ties to even, and comes back
 // as q s, rounded to bf16: within s / 2 and that rounding. Every rank must compute with what came back, the
-// sender included. namespace oracle: the same, as the formula reads.
+// sender included. namespace reference: the same, as the formula reads.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ constexpr std::size_t block_count(std::size_t words) { return (words + kBlockWor
 bool quantise(std::span<const std::uint16_t> words, std::uint16_t* scales, std::int8_t* integers);
 void dequantise(const std::uint16_t* scales, const std::int8_t* integers, std::span<std::uint16_t> words);
 
-namespace oracle {
+namespace reference {
 
 bool quantise(std::span<const std::uint16_t> words, std::uint16_t* scales, std::int8_t* integers);
 void dequantise(const std::uint16_t* scales, const std::int8_t* integers, std::span<std::uint16_t> words);
 
-}  // namespace oracle
+}  // namespace reference
 
 // The scale of a block whose largest magnitude is `magnitude`, the bits of a finite bf16 that is not
 // negative.

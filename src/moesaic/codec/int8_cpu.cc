@@ -13,7 +13,7 @@ std::uint16_t block_scale(std::uint16_t magnitude) {
   return static_cast<std::uint16_t>((bits >> 16) + ((bits & 0xffff) != 0));
 }
 
-bool oracle::quantise(std::span<const std::uint16_t> words, std::uint16_t* scales, std::int8_t* integers) {
+bool reference::quantise(std::span<const std::uint16_t> words, std::uint16_t* scales, std::int8_t* integers) {
   for (std::size_t block = 0; block < block_count(words.size()); ++block) {
     const std::size_t begin = block * kBlockWords;
     const std::size_t end = std::min(begin + kBlockWords, words.size());
@@ -33,8 +33,8 @@ bool oracle::quantise(std::span<const std::uint16_t> words, std::uint16_t* scale
   return true;
 }
 
-void oracle::dequantise(const std::uint16_t* scales, const std::int8_t* integers,
-                        std::span<std::uint16_t> words) {
+void reference::dequantise(const std::uint16_t* scales, const std::int8_t* integers,
+                           std::span<std::uint16_t> words) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     words[i] = to_bf16(static_cast<float>(integers[i]) * to_float(BF16{scales[i / kBlockWords]})).bits;
   }

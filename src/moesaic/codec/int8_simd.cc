@@ -53,7 +53,7 @@ bool Quantise(std::span<const std::uint16_t> words, std::uint16_t* scales, std::
     }
   }
   const std::size_t done = whole * kBlockWords;
-  return oracle::quantise(words.subspan(done), scales + whole, integers + done);
+  return reference::quantise(words.subspan(done), scales + whole, integers + done);
 }
 
 void Dequantise(const std::uint16_t* scales, const std::int8_t* integers, std::span<std::uint16_t> words) {
@@ -67,7 +67,7 @@ void Dequantise(const std::uint16_t* scales, const std::int8_t* integers, std::s
     }
   }
   const std::size_t done = whole * kBlockWords;
-  oracle::dequantise(scales + whole, integers + done, words.subspan(done));
+  reference::dequantise(scales + whole, integers + done, words.subspan(done));
 }
 
 }  // namespace moesaic::codec::HWY_NAMESPACE

@@ -1,7 +1,7 @@
 // planes.h: a bf16 word taken apart into its exponent and the rest, and where two rows of words differ.
 //
 // Local. A word is sign (bit 15), exponent (14..7), mantissa (6..0). Its plane byte is the sign, then the
-// mantissa. All are exact for every pattern. namespace oracle: the same, as the formula reads.
+// mantissa. All are exact for every pattern. namespace reference: the same, as the formula reads.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ void join_planes(const std::uint8_t* plane, const std::uint8_t* exponents, std::
 std::size_t find_different(std::span<const std::uint16_t> a, std::span<const std::uint16_t> b,
                            std::size_t limit, std::uint16_t* index);
 
-namespace oracle {
+namespace reference {
 
 void take_exponents(std::span<const std::uint16_t> words, std::uint8_t* exponents);
 std::size_t split_planes(std::span<const std::uint16_t> words, const std::uint8_t* held, std::uint8_t* plane,
@@ -35,5 +35,5 @@ void join_planes(const std::uint8_t* plane, const std::uint8_t* exponents, std::
 std::size_t find_different(std::span<const std::uint16_t> a, std::span<const std::uint16_t> b,
                            std::size_t limit, std::uint16_t* index);
 
-}  // namespace oracle
+}  // namespace reference
 }  // namespace moesaic::codec

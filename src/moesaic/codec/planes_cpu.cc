@@ -1,6 +1,6 @@
 #include "moesaic/codec/planes.h"
 
-namespace moesaic::codec::oracle {
+namespace moesaic::codec::reference {
 
 void take_exponents(std::span<const std::uint16_t> words, std::uint8_t* exponents) {
   for (std::size_t i = 0; i < words.size(); ++i) exponents[i] = static_cast<std::uint8_t>(words[i] >> 7);
@@ -37,4 +37,4 @@ std::size_t find_different(std::span<const std::uint16_t> a, std::span<const std
   return found;
 }
 
-}  // namespace moesaic::codec::oracle
+}  // namespace moesaic::codec::reference

@@ -42,7 +42,7 @@ void TakeExponents(std::span<const std::uint16_t> words, std::uint8_t* exponents
   for (; i + lanes <= n; i += lanes) {
     hn::StoreU(to_bytes(exponents_of(hn::LoadU(U16(), words.data() + i))), U8(), exponents + i);
   }
-  oracle::take_exponents(words.subspan(i), exponents + i);
+  reference::take_exponents(words.subspan(i), exponents + i);
 }
 
 std::size_t SplitPlanes(std::span<const std::uint16_t> words, const std::uint8_t* held, std::uint8_t* plane,
@@ -67,7 +67,7 @@ std::size_t SplitPlanes(std::span<const std::uint16_t> words, const std::uint8_t
     });
   }
   const std::size_t tail =
-      oracle::split_planes(words.subspan(i), held + i, plane + i, index + changed, exponent + changed);
+      reference::split_planes(words.subspan(i), held + i, plane + i, index + changed, exponent + changed);
   for (std::size_t k = changed; k < changed + tail; ++k) index[k] = static_cast<std::uint16_t>(index[k] + i);
   return changed + tail;
 }
@@ -84,7 +84,7 @@ void JoinPlanes(const std::uint8_t* plane, const std::uint8_t* exponents, std::s
     const auto outer = hn::Or(hn::And(hn::ShiftLeft<8>(rest), sign), hn::And(rest, mantissa));
     hn::StoreU(hn::Or(outer, hn::ShiftLeft<7>(exponent)), U16(), words.data() + i);
   }
-  oracle::join_planes(plane + i, exponents + i, words.subspan(i));
+  reference::join_planes(plane + i, exponents + i, words.subspan(i));
 }
 
 std::size_t FindDifferent(std::span<const std::uint16_t> a, std::span<const std::uint16_t> b,
@@ -105,7 +105,8 @@ std::size_t FindDifferent(std::span<const std::uint16_t> a, std::span<const std:
     }
     for_each_lane(differs, [&](std::size_t lane) { index[found++] = static_cast<std::uint16_t>(i + lane); });
   }
-  const std::size_t tail = oracle::find_different(a.subspan(i), b.subspan(i), limit - found, index + found);
+  const std::size_t tail =
+      reference::find_different(a.subspan(i), b.subspan(i), limit - found, index + found);
   const std::size_t written = tail > limit - found ? limit - found : tail;
   for (std::size_t k = found; k < found + written; ++k) index[k] = static_cast<std::uint16_t>(index[k] + i);
   return found + tail;
