@@ -1,43 +1,68 @@
-// bucket_code.h: the code of small unsigned numbers: per class, five buckets of power-of-two width.
+// bucket_code.h: the code of small unsigned numbers: per class, four buckets of power-of-two width and an
+// escape.
 //
-// Local. The first four buckets of a class lie side by side from 0; each value in a bucket is equally likely.
-// The fifth, the escape, is every value past them: the value itself goes to a side list, 16 bits. A bucket's
-// share of 65536 is frequency << width_log2, the escape's what is left, at least 1.
+// Local. The buckets of a class lie side by side from 0; each value in a bucket is equally likely. The escape
+// is every value past them: the value itself, 16 bits, goes to a side list. Each value of a bucket has
+// `frequency` of the 65536 slots; the escape has what the buckets leave, at least 1.
 //
-// Sizes are what a vector holds: a class is an index into one 16-byte lookup, all buckets of all classes one
-// into 64 16-bit entries, and every bucket ends below 256, so buckets are found on bytes.
+// Sizes are what vectors hold: a class is an index into one 16-byte lookup, a bucket of a class one into 64
+// 16-bit entries, and ends of buckets are found on bytes: the step of a value (see step_of) fits one, so that
+// ends from 128 on are multiples of 16.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "moesaic/codec/rans.h"
+
 namespace moesaic::codec {
 
+// Values below 128 are a step each, values from there to 2159 one step for 16; 255 is all the rest.
+inline constexpr std::uint32_t kLastStep = 255;
+constexpr std::uint32_t step_of(std::uint32_t value) {
+  return std::min({value, (value >> 4) + 120, kLastStep});
+}
+constexpr std::uint32_t first_of_step(std::uint32_t step) { return step < 128 ? step : (step - 120) * 16; }
+
 struct BucketClass {
-  static constexpr int kNumBuckets = 4;          // besides the escape
-  static constexpr std::uint32_t kMaxEnd = 255;  // values the buckets may cover
+  static constexpr int kNumBuckets = 4;  // besides the escape
+  static constexpr int kEscape = kNumBuckets;
+  static constexpr std::uint32_t kMaxWidthLog2 = 10;
 
   std::array<std::uint8_t, kNumBuckets> width_log2 = {};
-  std::array<std::uint16_t, kNumBuckets> frequency = {1, 1, 1, 1};  // of one value in the bucket
+  std::array<std::uint16_t, kNumBuckets> frequency = {1, 1, 1, 1};
 
-  // First value, and first of the 65536 slots, of a bucket; of the escape with b = kNumBuckets.
-  std::uint32_t base(int b) const;
-  std::uint32_t start(int b) const;
+  // First value of a bucket, or of the escape.
+  std::uint32_t base(int bucket) const {
+    std::uint32_t value = 0;
+    for (int b = 0; b < bucket; ++b) value += 1u << width_log2[b];
+    return value;
+  }
+  // Slots of a bucket, or of the escape.
+  Slots slots(int bucket) const {
+    std::uint32_t start = 0;
+    for (int b = 0; b < bucket; ++b) start += std::uint32_t{frequency[b]} << width_log2[b];
+    return bucket == kEscape ? Slots{start, 65536 - start, 0}
+                             : Slots{start, frequency[bucket], width_log2[bucket]};
+  }
+  bool operator==(const BucketClass&) const = default;
 };
 
 struct BucketCode {
-  static constexpr int kMaxClasses = 12;
-  static constexpr std::size_t kMaxBytes = 1 + kMaxClasses * BucketClass::kNumBuckets * 3;
+  static constexpr std::size_t kMaxClasses = 12;
+  static constexpr std::size_t kBytesPerClass = BucketClass::kNumBuckets * 5 / 2;
+  static constexpr std::size_t kMaxBytes = 1 + kMaxClasses * kBytesPerClass;
 
   std::vector<BucketClass> classes;
 
   void append_to(std::vector<std::uint8_t>& out) const;
-  // Reads from the front of `bytes` and drops what it read. CorruptData when the bytes end early or a class
-  // breaks the rules above.
-  static BucketCode read(std::span<const std::uint8_t>& bytes);
+  // Takes all of `bytes`. CorruptData when they are too few or too many, or when a class breaks the rules
+  // above.
+  static BucketCode read(std::span<const std::uint8_t> bytes);
 };
 
 }  // namespace moesaic::codec

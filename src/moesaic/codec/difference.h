@@ -13,12 +13,15 @@
 // Errors: InvalidArgument for sizes that do not match, CorruptData for bytes that no encoder wrote.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "moesaic/codec/bucket_code.h"
+#include "moesaic/codec/order.h"
 
 namespace moesaic::codec {
 
@@ -51,18 +54,24 @@ class DifferenceTables {
 
   Predictor predictor() const { return predictor_; }
 
-  // For the coders. A context is (exponent step << 3 | |previous|) with kMomentum, the exponent step with
-  // kReference; the exponent step counts from first_exponent(), clamped to num_exponents() values.
+  // For the coders. The context of a word is (exponent step << 3 | level) with kMomentum, the exponent step
+  // with kReference; steps count from first_exponent(), clamped to num_exponents() values. `nibble` is the
+  // word's previous difference, 0 with kReference.
   int first_exponent() const { return first_exponent_; }
   int num_exponents() const { return predictor_ == Predictor::kMomentum ? 8 : 16; }
   int num_contexts() const { return predictor_ == Predictor::kMomentum ? kNumContexts : 16; }
-  const std::uint8_t* class_of_context() const { return class_of_context_; }  // kNumContexts of them
+  std::size_t context_of(std::uint16_t reference, unsigned nibble) const {
+    const int step = std::clamp((reference >> 7 & 255) - first_exponent_, 0, num_exponents() - 1);
+    return static_cast<std::size_t>(
+        predictor_ == Predictor::kMomentum ? step << 3 | static_cast<int>(level_of(nibble)) : step);
+  }
+  const std::array<std::uint8_t, kNumContexts>& class_of_context() const { return class_of_context_; }
   const BucketCode& code() const { return code_; }
 
  private:
   Predictor predictor_ = Predictor::kReference;
   int first_exponent_ = 0;
-  std::uint8_t class_of_context_[kNumContexts] = {};
+  std::array<std::uint8_t, kNumContexts> class_of_context_ = {};
   BucketCode code_;
   double bits_per_word_ = 0;
 };
@@ -80,7 +89,7 @@ void decode_difference(const DifferenceTables& tables, std::span<const std::uint
                        std::span<const std::uint8_t> previous, std::span<const std::uint8_t> in,
                        std::span<std::uint16_t> out);
 
-// previous <- g(current) - g(reference), clipped to +-7.
+// previous <- g(current) - g(reference), as four bits each (order.h).
 void update_previous(std::span<const std::uint16_t> reference, std::span<const std::uint16_t> current,
                      std::span<std::uint8_t> previous);
 

@@ -6,14 +6,15 @@
 // exponents in a row from first_exponent have a symbol each, exponent 0 (zeros) has one, and any other
 // exponent escapes to a side list of bytes. About 10.6 bits a word for weights.
 //
-// Streams of at most kMaxStreamWords words (difference.h), each coded and decoded on its own. Bytes are the
-// same on every CPU. Errors: InvalidArgument for sizes that do not match, CorruptData for bytes that no
-// encoder wrote.
+// Streams of at most kMaxStreamWords words (difference.h), each coded and decoded on its own: the bytes of
+// sign and mantissa, one a word, and behind them the stream of rans.h. Bytes are the same on every CPU.
+// Errors: InvalidArgument for sizes that do not match, CorruptData for bytes that no encoder wrote.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,7 @@ class EntropyTables {
   static constexpr int kZeroSymbol = kWindow;  // exponent 0
   static constexpr int kEscape = kWindow + 1;  // any other
   static constexpr int kNumSymbols = kWindow + 2;
+  static constexpr int kMaxFirstExponent = 256 - kWindow;
   static constexpr std::size_t kBytes = 1 + 2 * (kNumSymbols - 1);
 
   // From about one word in 64 (all when there are few).
@@ -37,12 +39,20 @@ class EntropyTables {
   // What the sample would cost, without the bytes of tables and stream heads. 0 for tables that were read.
   double bits_per_word() const { return bits_per_word_; }
 
-  // For the coders. Every frequency is at least 1; they sum to 65536.
+  // For the coders. Every frequency is at least 1; they sum to 65536. start() is the first slot of a symbol.
+  int symbol_of(std::uint16_t word) const {
+    const int exponent = word >> 7 & 255, place = exponent - first_exponent_;
+    return place >= 0 && place < kWindow ? place : exponent == 0 ? kZeroSymbol : kEscape;
+  }
+  int exponent_of(int symbol) const { return symbol == kZeroSymbol ? 0 : first_exponent_ + symbol; }
+  std::uint32_t start(int symbol) const {
+    return std::accumulate(frequency_.begin(), frequency_.begin() + symbol, 0u);
+  }
   int first_exponent() const { return first_exponent_; }
   const std::array<std::uint16_t, kNumSymbols>& frequency() const { return frequency_; }
 
  private:
-  int first_exponent_ = 1;  // at least 1
+  int first_exponent_ = 1;  // 1 to kMaxFirstExponent
   std::array<std::uint16_t, kNumSymbols> frequency_ = {};
   double bits_per_word_ = 0;
 };
