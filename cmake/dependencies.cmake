@@ -8,6 +8,7 @@ find_package(GTest REQUIRED)
 find_package(hwy REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 
 find_package(MPI REQUIRED COMPONENTS C)
 

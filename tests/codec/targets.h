@@ -1,15 +1,12 @@
-// targets.h: what the codec's tests share: every instruction set in turn, words, damage.
+// targets.h: what the tests of the coders share: every instruction set in turn, words.
 #pragma once
-
-#include "moesaic/core/simd_targets.h"
-// After the targets are chosen:
-#include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
+
+#include "tests/codec/every_target.h"
 
 namespace moesaic::codec {
 
@@ -17,17 +14,6 @@ using Words16 = std::vector<std::uint16_t>;
 using Bytes8 = std::vector<std::uint8_t>;
 
 inline constexpr std::size_t kSizes[] = {0, 1, 2, 7, 31, 32, 33, 63, 64, 65, 95, 1001, 4096, 4127};
-
-// Runs `body` once for each instruction set that is compiled in and that this machine has.
-template <typename Body>
-void for_every_target(Body body) {
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
 
 // bf16 weights with magnitudes that fall off as trained ones do, and what they become after a step whose
 // size, in units of the last place, doubles with each exponent below the top.

@@ -1,0 +1,240 @@
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "moesaic/codec/chunk.h"
+#include "moesaic/codec/difference.h"
+#include "moesaic/codec/entropy.h"
+#include "moesaic/codec/message.h"
+#include "moesaic/codec/planes.h"
+#include "moesaic/codec/wire.h"
+#include "moesaic/core/crc32c.h"
+
+namespace moesaic::codec {
+namespace {
+
+constexpr std::size_t kMaxTablesBytes = std::max(DifferenceTables::kMaxBytes, EntropyTables::kBytes);
+// So few changes that no coder's stream is shorter than their list.
+constexpr std::size_t kFewChanges = 16;
+
+std::size_t chunk_count(std::size_t words, const EncodeOptions& options) {
+  require(valid_chunk_words(options.chunk_words), "codec: got chunks of {} words, expected 2, 4, .. {}",
+          options.chunk_words, kMaxChunkWords);
+  return (words + options.chunk_words - 1) / options.chunk_words;
+}
+
+std::span<std::uint8_t> as_u8(std::span<std::byte> bytes) {
+  return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+std::size_t message_bound(std::size_t words, const EncodeOptions& options) {
+  const std::size_t chunks = chunk_count(words, options);
+  const std::size_t last = std::min(words, options.chunk_words);
+  // Only a coder's attempt may exceed the words themselves; it is then replaced by them.
+  return kHeaderBytes + kMaxTablesBytes + chunks * kChunkHeaderBytes + words * 2 +
+         std::max(encoded_bound(last), entropy_bound(last));
+}
+
+struct Encoder::State {
+  const Reference& reference;
+  std::span<const std::uint16_t> current;
+  std::span<std::byte> out;
+  std::span<std::uint16_t> received;
+  Header header;
+  std::optional<DifferenceTables> difference;
+  std::optional<EntropyTables> entropy;
+  Workspace work;
+  std::size_t begin = 0;  // the first word that is not coded yet
+  std::size_t bytes = 0;  // of the message so far
+  std::vector<std::uint32_t> words_crcs;
+  Update update;
+  bool whole = false;
+
+  void choose_tables();
+  void write_header();
+  void write_chunk();
+  struct Payload {
+    ChunkMode mode;
+    std::size_t length;
+  };
+  Payload encode(std::span<const std::uint16_t> words, std::span<std::byte> payload);
+  Payload encode_against_words(std::span<const std::uint16_t> words, std::span<std::byte> payload);
+};
+
+Encoder::Encoder(Method method, const Reference& reference, std::span<const std::uint16_t> current,
+                 const EncodeOptions& options, std::span<std::byte> out, std::span<std::uint16_t> received) {
+  const std::size_t words = current.size();
+  require(words == reference.size(), "codec: got {} words, expected the reference's {}", words,
+          reference.size());
+  require(out.size() >= message_bound(words, options), "codec: got room for {} bytes, expected {}",
+          out.size(), message_bound(words, options));
+  require(reference.keeps() >= needs(method),
+          "codec: {} needs {} bytes a word of the reference, which keeps {}", name_of(method),
+          bytes_per_word(needs(method)), bytes_per_word(reference.keeps()));
+  require(options.dtype == DType::kBF16 || method == Method::kRaw,
+          "codec: got dtype {} for {}, expected bf16 (others travel as raw)", name_of(options.dtype),
+          name_of(method));
+  const std::size_t expected = lossless(method) ? 0 : words;
+  require(received.size() == expected, "codec: {} got room for {} received words, expected {}",
+          name_of(method), received.size(), expected);
+
+  state_ = std::make_unique<State>(State{.reference = reference,
+                                         .current = current,
+                                         .out = out,
+                                         .received = received,
+                                         .header = {},
+                                         .difference = {},
+                                         .entropy = {},
+                                         .work = Workspace(std::min(words, options.chunk_words)),
+                                         .words_crcs = {},
+                                         .update = {}});
+  Header& header = state_->header;
+  header.dtype = options.dtype;
+  header.method = method;
+  header.key = options.key || !reference.valid();
+  header.unit = options.unit;
+  header.epoch = reference.epoch();
+  header.words = words;
+  header.reference_hash = header.key ? 0 : reference.hash();
+  header.chunk_words = static_cast<std::uint32_t>(options.chunk_words);
+  state_->words_crcs.reserve(chunk_count(words, options));
+  state_->choose_tables();
+}
+
+Encoder::~Encoder() = default;
+Encoder::Encoder(Encoder&&) noexcept = default;
+Encoder& Encoder::operator=(Encoder&&) noexcept = default;
+
+// Fills `difference` or `entropy`, where a chunk may use them.
+void Encoder::State::choose_tables() {
+  if (current.empty()) return;
+  if (may_hold(header.method, header.key, ChunkMode::kEntropy)) entropy = EntropyTables::measure(current);
+  if (may_hold(header.method, header.key, ChunkMode::kResidual)) {
+    difference = DifferenceTables::measure(Predictor::kReference, reference.words(), {}, current);
+  }
+  if (may_hold(header.method, header.key, ChunkMode::kMomentum)) {
+    // The previous difference misleads when it is stale: after a skipped step, a jump of the learning rate.
+    auto tables =
+        DifferenceTables::measure(Predictor::kMomentum, reference.words(), reference.differences(), current);
+    if (tables.bits_per_word() < difference->bits_per_word()) difference = std::move(tables);
+  }
+}
+
+void Encoder::State::write_header() {
+  std::vector<std::uint8_t> tables;
+  if (entropy) entropy->append_to(tables);
+  if (difference) difference->append_to(tables);
+  header.tables_bytes = static_cast<std::uint32_t>(tables.size());
+  header.tables_crc = crc32c(std::as_bytes(std::span(tables)));
+  write(header, out);
+  bytes = kHeaderBytes;
+  std::ranges::copy(std::as_bytes(std::span(tables)), out.subspan(bytes).begin());
+  bytes += tables.size();
+  if (difference) {
+    update.tables = std::move(tables);
+  } else if (!header.key) {
+    update.tables.assign(reference.tables().begin(), reference.tables().end());
+  }
+}
+
+Encoder::State::Payload Encoder::State::encode(std::span<const std::uint16_t> words,
+                                               std::span<std::byte> payload) {
+  const auto held = held_chunk(reference, begin, words.size());
+  if (header.method == Method::kInt8) {
+    if (const auto length = encode_int8(words, payload)) return {ChunkMode::kInt8, *length};
+  }
+  if (!header.key && header.method == Method::kExponentReuse) {
+    if (const auto length = encode_exponent_reuse(words, held, work, payload)) {
+      return {ChunkMode::kExponentReuse, *length};
+    }
+  }
+  if (entropy) {
+    const std::size_t length = encode_entropy(*entropy, words, as_u8(payload));
+    if (length < words.size_bytes()) return {ChunkMode::kEntropy, length};
+  }
+  if (difference) return encode_against_words(words, payload);
+  encode_raw(words, payload);
+  return {ChunkMode::kRaw, words.size_bytes()};
+}
+
+Encoder::State::Payload Encoder::State::encode_against_words(std::span<const std::uint16_t> words,
+                                                             std::span<std::byte> payload) {
+  const auto held = held_chunk(reference, begin, words.size());
+  const std::size_t n = words.size();
+  const auto estimate = static_cast<std::size_t>(difference->bits_per_word() * static_cast<double>(n) / 8);
+  // More changes than this and their list is longer than the words, or than the coder's stream should be.
+  const std::size_t limit = std::min((n - 1) / 2, std::max(kFewChanges, estimate / 4));
+  const std::size_t changed = find_different(words, held.words, limit, work.index.data());
+  if (changed == 0) return {ChunkMode::kSame, 0};
+  const auto index = std::span<const std::uint16_t>(work.index).first(std::min(changed, limit));
+  if (changed <= limit && changed <= kFewChanges) {
+    return {ChunkMode::kSparse, encode_sparse(words, index, payload)};
+  }
+  const bool momentum = difference->predictor() == Predictor::kMomentum;
+  const auto differences = momentum ? held.differences : std::span<const std::uint8_t>();
+  const std::size_t length = encode_difference(*difference, held.words, differences, words, as_u8(payload));
+  if (changed <= limit && changed * 4 <= length) {
+    return {ChunkMode::kSparse, encode_sparse(words, index, payload)};
+  }
+  if (length < words.size_bytes()) return {momentum ? ChunkMode::kMomentum : ChunkMode::kResidual, length};
+  encode_raw(words, payload);
+  return {ChunkMode::kRaw, words.size_bytes()};
+}
+
+void Encoder::State::write_chunk() {
+  const std::size_t n = std::min<std::size_t>(header.chunk_words, current.size() - begin);
+  std::span<const std::uint16_t> words = current.subspan(begin, n);
+  const auto chunk = out.subspan(bytes);
+  const auto payload = chunk.subspan(kChunkHeaderBytes);
+  const auto [mode, length] = encode(words, payload);
+  if (!received.empty()) {
+    const auto decoded = received.subspan(begin, n);
+    if (mode == ChunkMode::kInt8) {
+      decode_int8(payload.first(length), decoded);
+    } else {
+      std::memmove(decoded.data(), words.data(), words.size_bytes());
+    }
+    words = decoded;
+  }
+  const std::uint32_t crc = crc32c(std::as_bytes(words));
+  write({.mode = mode,
+         .number = static_cast<std::uint32_t>(words_crcs.size()),
+         .length = static_cast<std::uint32_t>(length),
+         .words_crc = crc,
+         .crc = 0},
+        header.crc, chunk.first(kChunkHeaderBytes + length));
+  words_crcs.push_back(crc);
+  begin += n;
+  bytes += kChunkHeaderBytes + length;
+}
+
+std::span<const std::byte> Encoder::next() {
+  State& state = *state_;
+  const std::size_t from = state.bytes;
+  if (from == 0) state.write_header();
+  if (state.begin < state.current.size()) state.write_chunk();
+  if (state.begin == state.current.size() && !state.whole) {
+    const Header& header = state.header;
+    state.update.epoch = header.epoch;
+    state.update.key = header.key;
+    state.update.hash = hash_after(header.reference_hash, header.epoch, state.words_crcs);
+    state.whole = true;
+  }
+  return state.out.subspan(from, state.bytes - from);
+}
+
+std::span<const std::byte> Encoder::all() {
+  while (!next().empty()) {
+  }
+  return state_->out.first(state_->bytes);
+}
+
+const Update& Encoder::update() const {
+  require(state_->whole, "codec: the update of a message of which {} of {} words are coded", state_->begin,
+          state_->current.size());
+  return state_->update;
+}
+
+}  // namespace moesaic::codec
