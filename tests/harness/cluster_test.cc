@@ -6,17 +6,15 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <thread>
 
 #include "moesaic/core/error.h"
+#include "tests/harness/needs_cluster.h"
 
 namespace moesaic::bench {
 namespace {
-
-const std::string kTool = MOESAIC_PYTHON " " MOESAIC_SOURCE_DIR "/tools/cluster";
 
 // Namespaces of the clusters that process `pid` has made.
 int namespaces_of(pid_t pid) {
@@ -37,16 +35,7 @@ std::string error_of(const std::function<void()>& body) {
   return "no error";
 }
 
-class BenchCluster : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::string name = "test_able_" + std::to_string(getpid());
-    const int status =
-        std::system((kTool + " up --hosts 1 --rate unlimited --hold --name " + name + " </dev/null").c_str());
-    if (WEXITSTATUS(status) == 3) GTEST_SKIP() << "this machine cannot (the reason is above)";
-    ASSERT_EQ(status, 0);
-  }
-};
+class BenchCluster : public NeedsCluster {};
 
 TEST_F(BenchCluster, GivesWhatRanksPrintAndTheBytesOfEachHost) {
   {
