@@ -1,0 +1,75 @@
+"""gloo's all_gather_into_tensor of BYTES from every rank, through torch.distributed; see mpi_all_gather.cc for the lines.
+
+usage: gloo_all_gather.py ITERATIONS BYTES...     under tools/cluster run --launcher torch, or torchrun
+"""
+
+import json
+import statistics
+import sys
+import time
+import warnings
+
+WARM_UP = 2
+
+
+def answer(**values):
+    print(json.dumps(values), flush=True)
+
+
+def received_by_card():
+    with open("/proc/net/dev") as file:
+        for line in file:
+            name, _, figures = line.partition(":")
+            if name.strip() == "eth0":
+                return int(figures.split()[0])
+    return 0
+
+
+def main(iterations, sizes):
+    import torch
+    import torch.distributed as dist
+    warnings.filterwarnings("ignore", category=FutureWarning)  # torch 2.13 gives the call another name
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def largest(value, dtype=torch.int64):
+        found = torch.tensor([value], dtype=dtype)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return found.item()
+
+    def part(rank, size):
+        i = torch.arange(size)
+        return ((rank * 31 + i * 7 + i // 251) % 256).to(torch.uint8)
+
+    for size in sizes:
+        mine, everyone = part(rank, size), torch.empty(ranks * size, dtype=torch.uint8)
+        seconds, received = [], 0
+        for i in range(WARM_UP + iterations):
+            everyone.zero_()
+            dist.barrier()
+            if i == WARM_UP:
+                received = received_by_card()
+            begin = time.perf_counter()
+            dist.all_gather_into_tensor(everyone, mine)
+            slowest = largest(time.perf_counter() - begin, torch.float64)
+            if i >= WARM_UP:
+                seconds.append(slowest)
+        received = largest((received_by_card() - received) // iterations)
+        wrong = largest(int(any(not torch.equal(everyone[r * size:(r + 1) * size], part(r, size)) for r in range(ranks))))
+        if wrong:
+            raise ValueError(f"all_gather_into_tensor of {size} bytes gave wrong bytes")
+        if rank == 0:
+            answer(bytes_per_rank=size, ranks=ranks, seconds=statistics.median(seconds), nic_received_bytes=received)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    try:
+        iterations, *sizes = [int(word) for word in sys.argv[1:]]
+        if iterations < 1 or not sizes or min(sizes) < 1:
+            raise ValueError("expected ITERATIONS BYTES..., all above 0")
+        main(iterations, sizes)
+    except Exception as error:  # whoever asked cannot see a traceback
+        answer(error=f"{type(error).__name__}: {error}")
+        raise
