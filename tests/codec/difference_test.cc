@@ -250,5 +250,23 @@ TEST(Difference, MomentumHelpsWhereDifferencesRepeat) {
   EXPECT_NEAR(static_cast<double>(encoded(moved).size()) * 8 / 60000, moved.tables.bits_per_word(), 0.1);
 }
 
+TEST(DifferenceTables, PriceOtherWordsByWhatTheyWouldCostAndCould) {
+  const Words16 reference = weights(20000, 1), current = stepped(reference, 4, 2);
+  const auto own = DifferenceTables::measure(Predictor::kReference, reference, {}, current);
+  const auto same = own.price(reference, {}, current);
+  EXPECT_DOUBLE_EQ(same.bits_per_word, own.bits_per_word());
+  EXPECT_LE(same.attainable, same.bits_per_word);
+  EXPECT_GT(same.attainable, same.bits_per_word * 0.99);
+  // Read back they price alike; larger steps cost more, and more than they had to.
+  std::vector<std::uint8_t> bytes;
+  own.append_to(bytes);
+  const Words16 farther = stepped(reference, 40, 3);
+  const auto other = DifferenceTables::read(bytes).price(reference, {}, farther);
+  EXPECT_GT(other.bits_per_word, same.bits_per_word);
+  EXPECT_LT(other.attainable, other.bits_per_word * 0.95);
+  const auto fitted = DifferenceTables::measure(Predictor::kReference, reference, {}, farther);
+  EXPECT_LT(fitted.bits_per_word(), other.bits_per_word);
+}
+
 }  // namespace
 }  // namespace moesaic::codec

@@ -141,6 +141,73 @@ TEST_P(RoundTrip, GivesTheSameBytesOnEveryInstructionSet) {
   });
 }
 
+// Weights that keep moving the way they went.
+Words drift(const Words& words, std::uint64_t seed, float size) {
+  Words now = words;
+  const std::uint64_t key = random_key(seed, "drift");
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const float step = size * random_normal(1, i) * (1 + 0.2f * random_normal(key, i));
+    now[i] = to_bf16(to_float(BF16{now[i]}) + step).bits;
+  }
+  return now;
+}
+
+TEST(Tables, TravelOnlyWhenTheyChange) {
+  for (const Method method : {Method::kResidual, Method::kMomentum}) {
+    Ends ends(method, 20000);
+    Words words = weights(20000, 1);
+    ends.send(words);
+    std::size_t sent = 0;
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      const Header header = read_header(ends.send(words = drift(words, step, 1e-4f)));
+      EXPECT_NE(header.tables_crc, 0u);
+      sent += header.tables_bytes > 0;
+    }
+    EXPECT_GE(sent, 2u) << name_of(method);  // the first, and one every 16 commits
+    EXPECT_LE(sent, 5u) << name_of(method);
+    // The learning rate jumps: yesterday's tables would cost too much.
+    EXPECT_GT(read_header(ends.send(words = drift(words, 99, 2e-3f))).tables_bytes, 0u) << name_of(method);
+  }
+}
+
+TEST(Tables, ThatTheReceiverDoesNotHoldAreAReferenceThatDiffers) {
+  Ends ends(Method::kResidual, 20000);
+  Words words = weights(20000, 1);
+  for (std::uint64_t step = 0; step < 2; ++step) ends.send(words = drift(words, step, 1e-4f));
+  const Sent last = encode(Method::kResidual, ends.sender, words = drift(words, 2, 1e-4f));
+  Update other = last.update;
+  other.tables = {1, 2, 3};
+  ends.sender.commit(last.update, words);
+  ends.receiver.commit(other, words);
+  const Sent sent = encode(Method::kResidual, ends.sender, drift(words, 3, 1e-4f));
+  ASSERT_EQ(read_header(sent.bytes).tables_bytes, 0u);
+  EXPECT_THROW(decode(ends.receiver, sent.bytes), ReferenceDiffers);
+}
+
+TEST(Momentum, PredictsWeightsThatKeepMoving) {
+  std::size_t bytes[2];
+  for (const Method method : {Method::kResidual, Method::kMomentum}) {
+    Ends ends(method, 60000);
+    Words words = weights(60000, 1);
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      bytes[method == Method::kMomentum] = ends.send(words = drift(words, step, 3e-4f)).size();
+    }
+  }
+  EXPECT_LT(bytes[1], bytes[0] * 8 / 10);
+}
+
+// The previous differences are a lie: momentum must not cost more than residual does.
+TEST(Momentum, IsLeftAloneWhereItMisleads) {
+  std::size_t bytes[2];
+  for (const Method method : {Method::kResidual, Method::kMomentum}) {
+    Ends ends(method, 60000);
+    Words words = weights(60000, 1);
+    for (std::uint64_t step = 0; step < 5; ++step) ends.send(words = drift(words, step, 3e-4f));
+    bytes[method == Method::kMomentum] = ends.send(stepped(words, 9, 0.1f, 1e-5f)).size();
+  }
+  EXPECT_LE(bytes[1], bytes[0] * 101 / 100);
+}
+
 TEST(RoundTripOfInt8, GivesTheSenderWhatItsReceiversHaveAlsoInPlace) {
   const Words words = weights(1009, 1);
   const Reference reference(Keeps::kNothing, 1009);

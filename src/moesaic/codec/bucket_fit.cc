@@ -117,17 +117,42 @@ BucketClass fit_buckets(const StepCounts& counts) {
   return code;
 }
 
+namespace {
+
+// Of each bucket and, last, the escape.
+std::array<std::uint64_t, kNumBuckets + 1> counts_in_buckets(const BucketClass& code,
+                                                             const StepCounts& counts) {
+  std::array<std::uint64_t, kNumBuckets + 1> inside{};
+  for (int b = 0; b <= kNumBuckets; ++b) {
+    const std::uint32_t end = b == BucketClass::kEscape ? kLastStep + 1 : step_of(code.base(b + 1));
+    for (std::uint32_t s = step_of(code.base(b)); s < end; ++s) inside[b] += counts[s];
+  }
+  return inside;
+}
+
+}  // namespace
+
 double cost_in_bits(const BucketClass& code, const StepCounts& counts) {
+  const auto inside = counts_in_buckets(code, counts);
   double bits = 0;
   for (int b = 0; b <= kNumBuckets; ++b) {
-    const bool escape = b == BucketClass::kEscape;
-    const std::uint32_t step = step_of(code.base(b)),
-                        end = escape ? kLastStep + 1 : step_of(code.base(b + 1));
-    std::uint64_t inside = 0;
-    for (std::uint32_t s = step; s < end; ++s) inside += counts[s];
-    const double each =
-        16 - log2_of(static_cast<float>(code.slots(b).frequency)) + (escape ? kLiteralBits : 0);
-    bits += static_cast<double>(inside) * each;
+    const double each = 16 - log2_of(static_cast<float>(code.slots(b).frequency)) +
+                        (b == BucketClass::kEscape ? kLiteralBits : 0);
+    bits += static_cast<double>(inside[b]) * each;
+  }
+  return bits;
+}
+
+double attainable_bits(const BucketClass& code, const StepCounts& counts) {
+  const auto inside = counts_in_buckets(code, counts);
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : inside) total += count;
+  double bits = 0;
+  for (int b = 0; b <= kNumBuckets; ++b) {
+    if (inside[b] == 0) continue;
+    const double share = log2_of(static_cast<float>(total)) - log2_of(static_cast<float>(inside[b]));
+    bits += static_cast<double>(inside[b]) *
+            (share + (b == BucketClass::kEscape ? kLiteralBits : code.width_log2[b]));
   }
   return bits;
 }

@@ -32,7 +32,9 @@ inline float log2_of(float x) {
 // Dynamic programming over where buckets end. An escape is priced above its bits, for the time it takes.
 BucketClass fit_buckets(const StepCounts& counts);
 
-// Bits that values with these counts take.
+// Bits that values with these counts take, and what they would with the code's buckets but frequencies of
+// their own.
 double cost_in_bits(const BucketClass& code, const StepCounts& counts);
+double attainable_bits(const BucketClass& code, const StepCounts& counts);
 
 }  // namespace moesaic::codec

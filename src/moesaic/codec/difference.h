@@ -52,6 +52,15 @@ class DifferenceTables {
   // a method. 0 for tables that were read.
   double bits_per_word() const { return bits_per_word_; }
 
+  // Bits a word that a sample of other words would cost with these tables, and with the best frequencies that
+  // these tables' buckets could have. A small part of what measure() takes.
+  struct Price {
+    double bits_per_word = 0;
+    double attainable = 0;
+  };
+  Price price(std::span<const std::uint16_t> reference, std::span<const std::uint8_t> previous,
+              std::span<const std::uint16_t> current) const;
+
   Predictor predictor() const { return predictor_; }
 
   // For the coders. The context of a word is (exponent step << 3 | level) with kMomentum, the exponent step

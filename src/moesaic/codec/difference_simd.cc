@@ -226,6 +226,11 @@ HWY_INLINE void decode_group(const DifferenceLookups& lookups, const std::uint16
   store_words(word, out);
 }
 
+// Of the word at `begin`, an even one; kReference has none.
+HWY_INLINE const std::uint8_t* nibbles_from(std::span<const std::uint8_t> previous, std::size_t begin) {
+  return previous.empty() ? nullptr : previous.data() + begin / 2;
+}
+
 template <Predictor kPredictor, bool kPlain>
 std::size_t encode(const DifferenceTables& tables, const DifferenceLookups& lookups,
                    std::span<const std::uint16_t> reference, std::span<const std::uint8_t> previous,
@@ -238,7 +243,7 @@ std::size_t encode(const DifferenceTables& tables, const DifferenceLookups& look
   LaneVectors lanes(writer.lanes);
   while (begin > 0) {
     begin -= kLanes;
-    encode_group<kPredictor, kPlain>(lookups, reference.data() + begin, previous.data() + begin / 2,
+    encode_group<kPredictor, kPlain>(lookups, reference.data() + begin, nibbles_from(previous, begin),
                                      current.data() + begin, lanes, writer);
   }
   lanes.store(writer.lanes);
@@ -253,7 +258,7 @@ void decode(const DifferenceTables& tables, const DifferenceLookups& lookups,
   LaneVectors lanes(reader.lanes);
   std::size_t begin = 0;
   for (; begin + kLanes <= out.size(); begin += kLanes) {
-    decode_group<kPredictor>(lookups, reference.data() + begin, previous.data() + begin / 2, lanes, reader,
+    decode_group<kPredictor>(lookups, reference.data() + begin, nibbles_from(previous, begin), lanes, reader,
                              out.data() + begin);
   }
   lanes.store(reader.lanes);

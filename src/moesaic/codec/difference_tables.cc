@@ -24,30 +24,44 @@ int first_exponent_for(std::span<const std::uint16_t> reference, int num_exponen
   return std::max(top - num_exponents + 1, 0);
 }
 
-}  // namespace
+void require_words(Predictor predictor, std::size_t reference, std::size_t previous, std::size_t current) {
+  const std::size_t wanted = predictor == Predictor::kMomentum ? previous_bytes(current) : 0;
+  require(reference == current, "difference tables: got {} words against a reference of {}", current,
+          reference);
+  require(previous == wanted, "difference tables: got {} bytes of previous differences, expected {}",
+          previous, wanted);
+}
 
-DifferenceTables DifferenceTables::measure(Predictor predictor, std::span<const std::uint16_t> reference,
-                                           std::span<const std::uint8_t> previous,
-                                           std::span<const std::uint16_t> current) {
-  const bool momentum = predictor == Predictor::kMomentum;
-  require(reference.size() == current.size(), "difference tables: got {} words against a reference of {}",
-          current.size(), reference.size());
-  require(previous.size() == (momentum ? previous_bytes(current.size()) : 0),
-          "difference tables: got {} bytes of previous differences, expected {}", previous.size(),
-          momentum ? previous_bytes(current.size()) : 0);
-  DifferenceTables tables;
-  tables.predictor_ = predictor;
-  tables.first_exponent_ = first_exponent_for(reference, tables.num_exponents());
-  std::vector<StepCounts> contexts(static_cast<std::size_t>(tables.num_contexts()));
+// Calls count(context, step) for each word of a sample; returns how many words that was.
+template <typename Count>
+std::uint64_t count_sample(const DifferenceTables& tables, std::span<const std::uint16_t> reference,
+                           std::span<const std::uint8_t> previous, std::span<const std::uint16_t> current,
+                           const Count& count) {
+  const bool momentum = tables.predictor() == Predictor::kMomentum;
   std::uint64_t sampled = 0;
   for_each_sampled_run(current.size(), [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
       const unsigned nibble = momentum ? nibble_at(previous, i) : 0;
       const std::uint16_t value = coded_value(current[i], reference[i], nibble);
-      ++contexts[tables.context_of(reference[i], nibble)][step_of(value)];
+      count(tables.context_of(reference[i], nibble), step_of(value));
     }
     sampled += end - begin;
   });
+  return sampled;
+}
+
+}  // namespace
+
+DifferenceTables DifferenceTables::measure(Predictor predictor, std::span<const std::uint16_t> reference,
+                                           std::span<const std::uint8_t> previous,
+                                           std::span<const std::uint16_t> current) {
+  require_words(predictor, reference.size(), previous.size(), current.size());
+  DifferenceTables tables;
+  tables.predictor_ = predictor;
+  tables.first_exponent_ = first_exponent_for(reference, tables.num_exponents());
+  std::vector<StepCounts> contexts(static_cast<std::size_t>(tables.num_contexts()));
+  const std::uint64_t sampled = count_sample(tables, reference, previous, current,
+                                             [&](auto context, auto step) { ++contexts[context][step]; });
   const auto classes = merge_contexts(contexts, BucketCode::kMaxClasses, tables.class_of_context_.data());
   double bits = 0;
   for (const StepCounts& counts : classes) {
@@ -56,6 +70,23 @@ DifferenceTables DifferenceTables::measure(Predictor predictor, std::span<const 
   }
   tables.bits_per_word_ = sampled == 0 ? 0 : bits / static_cast<double>(sampled);
   return tables;
+}
+
+DifferenceTables::Price DifferenceTables::price(std::span<const std::uint16_t> reference,
+                                                std::span<const std::uint8_t> previous,
+                                                std::span<const std::uint16_t> current) const {
+  require_words(predictor_, reference.size(), previous.size(), current.size());
+  std::vector<StepCounts> classes(code_.classes.size());
+  const std::uint64_t sampled =
+      count_sample(*this, reference, previous, current,
+                   [&](auto context, auto step) { ++classes[class_of_context_[context]][step]; });
+  Price price;
+  if (sampled == 0) return price;
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    price.bits_per_word += cost_in_bits(code_.classes[c], classes[c]) / static_cast<double>(sampled);
+    price.attainable += attainable_bits(code_.classes[c], classes[c]) / static_cast<double>(sampled);
+  }
+  return price;
 }
 
 // predictor, first exponent | classes of contexts, two to a byte | code

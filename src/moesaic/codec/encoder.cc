@@ -16,6 +16,11 @@ namespace {
 constexpr std::size_t kMaxTablesBytes = std::max(DifferenceTables::kMaxBytes, EntropyTables::kBytes);
 // So few changes that no coder's stream is shorter than their list.
 constexpr std::size_t kFewChanges = 16;
+// Tables are measured anew at every so many commits, and when their frequencies cost this much more than the
+// best: a part, and some bits a word.
+// After a key there are no previous differences, and tables without them serve until the next retry.
+constexpr std::uint64_t kRenewTables = 16, kRetryMomentum = 4;
+constexpr double kAged = 1.02, kAgedBits = 0.005;
 
 std::size_t chunk_count(std::size_t words, const EncodeOptions& options) {
   require(valid_chunk_words(options.chunk_words), "codec: got chunks of {} words, expected 2, 4, .. {}",
@@ -25,6 +30,12 @@ std::size_t chunk_count(std::size_t words, const EncodeOptions& options) {
 
 std::span<std::uint8_t> as_u8(std::span<std::byte> bytes) {
   return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
+}
+
+// What a coder with these tables looks at.
+std::span<const std::uint8_t> differences_for(const DifferenceTables& tables,
+                                              std::span<const std::uint8_t> held) {
+  return tables.predictor() == Predictor::kMomentum ? held : std::span<const std::uint8_t>();
 }
 
 }  // namespace
@@ -44,6 +55,8 @@ struct Encoder::State {
   std::span<std::uint16_t> received;
   Header header;
   std::optional<DifferenceTables> difference;
+  bool held_tables = false;  // `difference` is what both ends hold
+  double bits_per_word = 0;  // expected of `difference`
   std::optional<EntropyTables> entropy;
   Workspace work;
   std::size_t begin = 0;  // the first word that is not coded yet
@@ -53,6 +66,7 @@ struct Encoder::State {
   bool whole = false;
 
   void choose_tables();
+  bool use_held_tables();
   void write_header();
   void write_chunk();
   struct Payload {
@@ -111,27 +125,45 @@ Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 void Encoder::State::choose_tables() {
   if (current.empty()) return;
   if (may_hold(header.method, header.key, ChunkMode::kEntropy)) entropy = EntropyTables::measure(current);
-  if (may_hold(header.method, header.key, ChunkMode::kResidual)) {
-    difference = DifferenceTables::measure(Predictor::kReference, reference.words(), {}, current);
-  }
-  if (may_hold(header.method, header.key, ChunkMode::kMomentum)) {
+  if (!may_hold(header.method, header.key, ChunkMode::kResidual) || use_held_tables()) return;
+  difference = DifferenceTables::measure(Predictor::kReference, reference.words(), {}, current);
+  if (header.method == Method::kMomentum) {
     // The previous difference misleads when it is stale: after a skipped step, a jump of the learning rate.
     auto tables =
         DifferenceTables::measure(Predictor::kMomentum, reference.words(), reference.differences(), current);
     if (tables.bits_per_word() < difference->bits_per_word()) difference = std::move(tables);
   }
+  bits_per_word = difference->bits_per_word();
+}
+
+// Measuring takes as long as coding some 100,000 words, and tables age slowly.
+bool Encoder::State::use_held_tables() {
+  if (reference.tables().empty()) return false;
+  auto tables = DifferenceTables::read(reference.tables());
+  const bool by_momentum = tables.predictor() == Predictor::kMomentum;
+  const bool may_use_momentum = header.method == Method::kMomentum;
+  if (by_momentum && !may_use_momentum) return false;
+  if (reference.epoch() % (by_momentum == may_use_momentum ? kRenewTables : kRetryMomentum) == 0)
+    return false;
+  const auto price =
+      tables.price(reference.words(), differences_for(tables, reference.differences()), current);
+  if (price.bits_per_word > price.attainable * kAged + kAgedBits) return false;
+  difference = std::move(tables);
+  held_tables = true;
+  bits_per_word = price.bits_per_word;
+  return true;
 }
 
 void Encoder::State::write_header() {
   std::vector<std::uint8_t> tables;
   if (entropy) entropy->append_to(tables);
   if (difference) difference->append_to(tables);
-  header.tables_bytes = static_cast<std::uint32_t>(tables.size());
+  header.tables_bytes = held_tables ? 0 : static_cast<std::uint32_t>(tables.size());
   header.tables_crc = crc32c(std::as_bytes(std::span(tables)));
   write(header, out);
-  bytes = kHeaderBytes;
-  std::ranges::copy(std::as_bytes(std::span(tables)), out.subspan(bytes).begin());
-  bytes += tables.size();
+  std::ranges::copy(std::as_bytes(std::span(tables)).first(header.tables_bytes),
+                    out.subspan(kHeaderBytes).begin());
+  bytes = kHeaderBytes + header.tables_bytes;
   if (difference) {
     update.tables = std::move(tables);
   } else if (!header.key) {
@@ -163,7 +195,7 @@ Encoder::State::Payload Encoder::State::encode_against_words(std::span<const std
                                                              std::span<std::byte> payload) {
   const auto held = held_chunk(reference, begin, words.size());
   const std::size_t n = words.size();
-  const auto estimate = static_cast<std::size_t>(difference->bits_per_word() * static_cast<double>(n) / 8);
+  const auto estimate = static_cast<std::size_t>(bits_per_word * static_cast<double>(n) / 8);
   // More changes than this and their list is longer than the words, or than the coder's stream should be.
   const std::size_t limit = std::min((n - 1) / 2, std::max(kFewChanges, estimate / 4));
   const std::size_t changed = find_different(words, held.words, limit, work.index.data());
@@ -172,13 +204,15 @@ Encoder::State::Payload Encoder::State::encode_against_words(std::span<const std
   if (changed <= limit && changed <= kFewChanges) {
     return {ChunkMode::kSparse, encode_sparse(words, index, payload)};
   }
-  const bool momentum = difference->predictor() == Predictor::kMomentum;
-  const auto differences = momentum ? held.differences : std::span<const std::uint8_t>();
-  const std::size_t length = encode_difference(*difference, held.words, differences, words, as_u8(payload));
+  const std::size_t length = encode_difference(
+      *difference, held.words, differences_for(*difference, held.differences), words, as_u8(payload));
   if (changed <= limit && changed * 4 <= length) {
     return {ChunkMode::kSparse, encode_sparse(words, index, payload)};
   }
-  if (length < words.size_bytes()) return {momentum ? ChunkMode::kMomentum : ChunkMode::kResidual, length};
+  if (length < words.size_bytes()) {
+    const bool momentum = difference->predictor() == Predictor::kMomentum;
+    return {momentum ? ChunkMode::kMomentum : ChunkMode::kResidual, length};
+  }
   encode_raw(words, payload);
   return {ChunkMode::kRaw, words.size_bytes()};
 }
