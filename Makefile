@@ -1,8 +1,11 @@
 # Two commands: make demo, make test. The rest is one line each over CMakePresets.json.
 #
 #   PRESET=release | dev | asan | tsan      BENCH="run NAME"      (make test PRESET=asan)
+#   METHOD=momentum | ...  SECONDS=600        (make fuzz)
 PRESET ?= release
 BENCH ?= list
+METHOD ?= momentum
+SECONDS ?= 60
 build := build/$(PRESET)
 
 # ccache stops the build where it cannot write; a missing or read-only HOME must not.
@@ -10,7 +13,7 @@ ifeq ($(CCACHE_DIR)$(shell test -w "$$HOME" || echo no),no)
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
 endif
 
-.PHONY: help setup build demo test bench performance fmt check clean
+.PHONY: help setup build demo test bench performance fuzz fmt check clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -32,6 +35,14 @@ performance: build ## measure every figure of docs/performance.md again (an idle
 	@for name in $$($(build)/moesaic_bench list | cut -d' ' -f1); do \
 	  $(build)/moesaic_bench run $$name --json bench/results/$$name.json || exit 1; done
 	@tools/performance.py
+
+fuzz: setup ## fuzz one method of the codec: METHOD=momentum SECONDS=600 (needs clang-14)
+	@command -v clang++-14 >/dev/null || { echo "fuzz: clang++-14 not found; get it with:"; \
+	  echo "  sudo apt-get install --no-install-recommends -y clang-14 libclang-rt-14-dev libomp-14-dev"; exit 1; }
+	@cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_$(METHOD) fuzz_seeds
+	@build/fuzz/fuzz_seeds build/fuzz/seeds && mkdir -p build/fuzz/found/$(METHOD)
+	@build/fuzz/fuzz_$(METHOD) -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/found/$(METHOD) build/fuzz/seeds/$(METHOD) tests/codec/fuzz/corpus/$(METHOD)
 
 fmt: setup ## format the tracked C++ files
 	@tools/format.sh

@@ -1,0 +1,11 @@
+// libFuzzer's entry: a program for the decoder of each method, and one for round trips (fuzz.cmake).
+#include "tests/codec/fuzz/target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+#ifdef MOESAIC_FUZZ_METHOD
+  moesaic::codec::fuzz::decode(moesaic::codec::method_from_name(MOESAIC_FUZZ_METHOD), {data, size});
+#else
+  moesaic::codec::fuzz::round_trip({data, size});
+#endif
+  return 0;
+}
