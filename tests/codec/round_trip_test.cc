@@ -1,6 +1,7 @@
 // Every method from end to end: sizes, patterns, sequences of steps, slices.
 #include <algorithm>
 
+#include "moesaic/codec/difference.h"
 #include "moesaic/codec/wire.h"
 #include "tests/codec/ends.h"
 
@@ -194,6 +195,32 @@ TEST(Momentum, PredictsWeightsThatKeepMoving) {
     }
   }
   EXPECT_LT(bytes[1], bytes[0] * 8 / 10);
+}
+
+// From a list of a few words to a stream of nearly all, a chunk never takes more than either would.
+TEST(Modes, TheSmallestIsTaken) {
+  const std::size_t n = 8000;
+  const Words before = weights(n, 1);
+  Reference reference(Keeps::kWords, n);
+  reference.commit({.epoch = 0, .key = true, .hash = 1, .tables = {}}, before);
+  std::size_t lists = 0, streams = 0;
+  for (const float share : {0.001f, 0.002f, 0.005f, 0.01f, 0.02f, 0.05f, 0.1f, 0.3f}) {
+    const Words now = stepped(before, 2, share, 1e-4f);
+    std::size_t changed = 0;
+    for (std::size_t i = 0; i < n; ++i) changed += now[i] != before[i];
+    const auto tables = DifferenceTables::measure(Predictor::kReference, before, {}, now);
+    std::vector<std::uint8_t> stream(encoded_bound(n));
+    stream.resize(encode_difference(tables, before, {}, now, stream));
+    const Bytes message = encode(Method::kResidual, reference, now).bytes;
+    const Header header = read_header(message);
+    const ChunkHeader chunk =
+        read_chunk_header(std::span(message).subspan(kHeaderBytes + header.tables_bytes));
+    EXPECT_EQ(chunk.length, std::min(changed * 4, stream.size())) << share;
+    lists += chunk.mode == ChunkMode::kSparse;
+    streams += chunk.mode == ChunkMode::kResidual;
+  }
+  EXPECT_GE(lists, 2u);
+  EXPECT_GE(streams, 2u);
 }
 
 // The previous differences are a lie: momentum must not cost more than residual does.
