@@ -5,11 +5,12 @@
 //
 // Words are put in order by g(u) = u for plus, u ^ 0x7fff for minus, and differ by d = g(current) -
 // g(reference) mod 2^16. kReference codes d. kMomentum also holds `previous`, what d was at the same weight
-// one step before, clipped to +-7: it codes sign(previous) * d - round(0.85 * |previous|), with |previous| as
-// context. `previous` is packed two words to a byte, the even word in the low four bits: bit 3 is the sign,
-// bits 0-2 the magnitude. The reference's exponent is a context in both.
+// one step before, as its sign and one of eight levels of magnitude (order.h): it codes sign(previous) * d
+// less what the level predicts (0.85 of its middle), with the level as context. `previous` is packed two
+// words to a byte, the even word in the low four bits: bit 3 is the sign, bits 0-2 the level. All zeros:
+// nothing is known. The reference's exponent is a context in both.
 //
-// Bytes of a stream: see rans.h. Bytes are the same on every CPU. Cost: one pass; see docs/performance.md.
+// Bytes of a stream: see rans.h. Bytes are the same on every CPU. Cost: one pass over the words.
 // Errors: InvalidArgument for sizes that do not match, CorruptData for bytes that no encoder wrote.
 #pragma once
 

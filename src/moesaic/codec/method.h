@@ -34,7 +34,7 @@ enum class Keeps : std::uint8_t {
   kNothing,              // 0 bytes a word
   kExponents,            // 1
   kWords,                // 2
-  kWordsAndDifferences,  // 2.5: also the previous difference of each word, clipped to a nibble
+  kWordsAndDifferences,  // 2.5: also the sign and level of each word's previous difference, in a nibble
 };
 
 // The least that `method` needs: nothing for raw, entropy and int8.

@@ -46,8 +46,8 @@ class Reference {
   std::uint64_t hash() const { return hash_; }
 
   // Takes `words` (size() of them: what a receiver decoded; what the sender sent, which for int8 is not what
-  // it had) as what both ends now hold. Differences become words - held, clipped (difference.h), 0 by a key.
-  // Keeps what `keeps` says. InvalidArgument when the size or the epoch does not fit.
+  // it had) as what both ends now hold. Differences become words - held, as sign and level (order.h), 0 by a
+  // key. Keeps what `keeps` says. InvalidArgument when the size or the epoch does not fit.
   void commit(const Update& update, std::span<const std::uint16_t> words);
 
   // Forgets: the next message must be a key (a checkpoint was loaded, the group or the layout changed).
