@@ -26,6 +26,29 @@ Schedule broadcast_schedule(int world_size, int rank, int root, std::int64_t byt
 Schedule all_gather_v_schedule(int world_size, int rank, std::span<const std::int64_t> bytes_per_rank,
                                std::span<const std::int64_t> offsets = {});
 
+// One rank's part of a gather in which parts are coded on their way to other nodes. Coded ranges lie in
+// kStaging, plain ones in kOutput. `coded` is read at the owner and at those who carry or use it; sizes may
+// be unknown (0) elsewhere.
+struct CodedPart {
+  Range coded{BufferId::kStaging};
+  Range plain{BufferId::kOutput};
+};
+// What the ranks of a node hand each other.
+enum class InsideNode {
+  kCoded,  // every rank decodes what others own
+  kPlain,  // the carrier of a part decodes it for its node, the owner's node needs no code
+};
+
+// Every part to every rank: coded, once to each other node, to the owner's counterpart there, which hands it
+// on. kNotify with a part's owner as peer: its coded bytes are in; when the caller returns, the plain bytes
+// must be there. kNotify with the own rank: all own messages that wait for nothing are under way.
+Schedule coded_gather_schedule(const Topology& topology, int rank, std::span<const CodedPart> parts,
+                               InsideNode inside);
+
+// The second half of it alone: every rank of the node has the plain bytes of its own part and of those it
+// carries, and hands them to the others.
+Schedule inside_node_schedule(const Topology& topology, int rank, std::span<const CodedPart> parts);
+
 // Direct. kInput: parts for rank 0, 1, …; kOutput: parts from rank 0, 1, ….
 Schedule all_to_all_v_schedule(int world_size, int rank, std::span<const std::int64_t> send_bytes,
                                std::span<const std::int64_t> receive_bytes);

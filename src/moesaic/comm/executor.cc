@@ -14,6 +14,9 @@
 namespace moesaic {
 namespace {
 
+// The group whose background thread this is.
+thread_local const Communicator::State* background_of = nullptr;
+
 bool is_message(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kReceive; }
 
 class Validation {
@@ -62,9 +65,10 @@ class Validation {
 
   void check(std::int64_t i, const Range& range, bool written) {
     require(!written || range.buffer != BufferId::kInput, "{}: operation {} writes to the input", name_, i);
-    const std::int64_t size = range.buffer == BufferId::kScratch ? schedule_.scratch_bytes
-                              : range.buffer == BufferId::kInput ? std::ssize(buffers_.input)
-                                                                 : std::ssize(buffers_.output);
+    const std::int64_t size = range.buffer == BufferId::kScratch   ? schedule_.scratch_bytes
+                              : range.buffer == BufferId::kInput   ? std::ssize(buffers_.input)
+                              : range.buffer == BufferId::kStaging ? std::ssize(buffers_.staging)
+                                                                   : std::ssize(buffers_.output);
     require(
         range.offset >= 0 && range.bytes >= 0 && range.offset <= size && range.bytes <= size - range.offset,
         "{}: operation {} touches bytes {} + {} of a buffer of {}", name_, i, range.offset, range.bytes,
@@ -162,7 +166,10 @@ class Execution {
     return write(range);
   }
   std::byte* write(const Range& range) {
-    return (range.buffer == BufferId::kScratch ? scratch_.data() : buffers_.output.data()) + range.offset;
+    std::byte* const base = range.buffer == BufferId::kScratch   ? scratch_.data()
+                            : range.buffer == BufferId::kStaging ? buffers_.staging.data()
+                                                                 : buffers_.output.data();
+    return base + range.offset;
   }
 
   bool run_ready() {
@@ -288,15 +295,43 @@ void execute(Communicator& group, std::string_view name, const Schedule& schedul
              const OnNotify& on_notify) {
   Communicator::State& state = group.state();
   Validation(state, name, schedule, buffers).run();
-  const Span span(state.trace.tracer, {.phase = state.trace.phase, .name = name});
-  execute_at(state, name, schedule, buffers, state.next_sequence++, /*foreground=*/true, on_notify);
+  const bool foreground = background_of != &state;
+  SpanInfo info{.phase = state.trace.phase, .name = name};
+  if (!foreground) info.lane = state.trace.lane;
+  const Span span(state.trace.tracer, info);
+  execute_at(state, name, schedule, buffers, state.next_sequence++, foreground, on_notify);
 }
+
+namespace {
+
+// Runs `job` on the group's background thread; `is_known(error)`: the peers know of it themselves. Of any
+// other error they are told by an abort: they wait for messages that never come, and who unwinds here waits
+// for the operations started after this one, and so for those peers.
+template <typename IsKnown>
+Pending in_background(Communicator::State& state, std::function<void()> job, IsKnown is_known) {
+  std::call_once(state.worker_made, [&] { state.worker = std::make_unique<Worker>(); });
+  return state.worker->run([&state, job = std::move(job), is_known] {
+    background_of = &state;
+    try {
+      job();
+    } catch (const std::exception& error) {
+      if (!is_known(error)) state.transport->abort(error.what());
+      throw;
+    }
+  });
+}
+
+template <typename E>
+bool is_a(const std::exception& error) {
+  return dynamic_cast<const E*>(&error) != nullptr;
+}
+
+}  // namespace
 
 Pending start(Communicator& group, std::string name, Schedule schedule, ScheduleBuffers buffers,
               OnNotify on_notify, std::string_view span) {
   Communicator::State& state = group.state();  // outlives the worker, wherever the Communicator is moved
   Validation(state, name, schedule, buffers).run();
-  std::call_once(state.worker_made, [&] { state.worker = std::make_unique<Worker>(); });
   const std::uint32_t sequence = state.next_sequence++;
   auto job = [&state, name = std::move(name), schedule = std::move(schedule), buffers, sequence,
               on_notify = std::move(on_notify), span] {
@@ -305,18 +340,18 @@ Pending start(Communicator& group, std::string name, Schedule schedule, Schedule
                                            .lane = state.trace.lane});
     execute_at(state, name, schedule, buffers, sequence, /*foreground=*/false, on_notify);
   };
-  return state.worker->run([&state, job = std::move(job)] {
-    try {
-      job();
-    } catch (const Error&) {
-      throw;  // the peers of a refused or lost message know themselves
-    } catch (const std::exception& error) {
-      // The peers wait for messages that never come. Who unwinds waits for the operations that were started
-      // after this one, and so for those peers: they are told here.
-      state.transport->abort(error.what());
-      throw;
-    }
-  });
+  // A refused or lost message has two ends, and both see it.
+  return in_background(state, std::move(job), is_a<Error>);
+}
+
+Pending start_job(Communicator& group, std::function<void()> job, std::string_view span) {
+  Communicator::State& state = group.state();
+  auto traced_job = [&state, job = std::move(job), span] {
+    const Span traced(state.trace.tracer,
+                      {.phase = state.trace.phase, .name = span, .lane = state.trace.lane});
+    job();
+  };
+  return in_background(state, std::move(traced_job), is_a<PeerLost>);
 }
 
 }  // namespace moesaic

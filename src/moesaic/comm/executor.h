@@ -27,6 +27,7 @@ namespace moesaic {
 struct ScheduleBuffers {
   std::span<const std::byte> input{};
   std::span<std::byte> output{};
+  std::span<std::byte> staging{};
 };
 
 // Called on the executing thread for every kNotify.
@@ -41,5 +42,11 @@ void execute(Communicator& group, std::string_view name, const Schedule& schedul
 // has one of its own; borrowed like the buffers.
 Pending start(Communicator& group, std::string name, Schedule schedule, ScheduleBuffers buffers,
               OnNotify on_notify = {}, std::string_view span = {});
+
+// Several collectives, with work between them, as one operation on the background thread. The job calls them
+// on `group` itself, where they run at once. A group whose jobs communicate must start everything this way:
+// operations of a job take their places when the job runs. An error of the job other than PeerLost aborts the
+// transport, for nobody knows how far the peers have come. Thrown from Pending::wait().
+Pending start_job(Communicator& group, std::function<void()> job, std::string_view span);
 
 }  // namespace moesaic

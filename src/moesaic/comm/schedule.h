@@ -14,7 +14,8 @@
 namespace moesaic {
 
 // A byte range of one of the buffers the schedule was given.
-enum class BufferId : std::uint8_t { kInput, kOutput, kScratch };
+// kScratch is the executor's own; kStaging is a caller's that lives longer than one schedule.
+enum class BufferId : std::uint8_t { kInput, kOutput, kScratch, kStaging };
 struct Range {
   BufferId buffer;
   std::int64_t offset = 0;
@@ -26,7 +27,7 @@ enum class OpKind : std::uint8_t {
   kReceive,  // peer -> target
   kCopy,     // target = source
   kSum,      // target = sum of `parts` in the order and with the rounding of contract 1
-  kNotify,   // tell the caller that `target` is in (start work on a slice)
+  kNotify,   // tell the caller that `target`, a part of rank `peer`, is in (start work on it)
 };
 
 struct Op {

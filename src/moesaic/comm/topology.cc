@@ -39,6 +39,13 @@ Topology Topology::from_nodes(std::vector<int> node_of_rank) {
   return topology;
 }
 
+int Topology::counterpart(int rank, int node) const {
+  const auto home = ranks_of(node_of(rank));
+  const auto place = std::ranges::find(home, rank) - home.begin();
+  const auto there = ranks_of(node);
+  return there[static_cast<std::size_t>(place) % there.size()];
+}
+
 Topology Topology::subset(std::span<const int> ranks) const {
   std::vector<int> new_node(static_cast<std::size_t>(num_nodes()), -1);
   for (const int rank : ranks) {

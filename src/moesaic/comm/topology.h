@@ -22,6 +22,9 @@ class Topology {
   int node_of(int rank) const { return node_of_rank_.at(static_cast<std::size_t>(rank)); }
   // Ascending.
   std::span<const int> ranks_of(int node) const { return ranks_of_node_.at(static_cast<std::size_t>(node)); }
+  // The rank of `node` that carries what `rank` and that node have for each other: the one at its place, or,
+  // where that node is smaller, at its place modulo the node's size. `rank` itself on its own node.
+  int counterpart(int rank, int node) const;
   // The topology of a subset: rank i of the result is ranks[i]; nodes keep their order, empty ones vanish.
   Topology subset(std::span<const int> ranks) const;
 

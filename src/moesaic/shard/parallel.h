@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "moesaic/codec/method.h"
 #include "moesaic/core/dtype.h"
 
 namespace moesaic {
@@ -10,11 +11,20 @@ namespace moesaic {
 // How a layer brings tokens and expert weights together.
 enum class ExpertsMode { kGather, kExchange };
 
+// Who keeps what was gathered last, as the reference that the next gather is coded against.
+enum class ReferenceMode {
+  kRank,  // every rank, of the whole unit; nothing moves when the same version is gathered again
+  kNode,  // the ranks of a node together, of what other nodes own; plain words move inside the node
+};
+
 struct ParallelOptions {
   std::vector<ExpertsMode> experts;  // one per layer (dense layers ignore theirs)
   int exchange_size = 0;             // ranks per exchange group; 0 = automatic (placement.h)
   DType dtype = DType::kF32;         // of compute and transport: kF32 or kBF16
   bool overlap = true;  // gather ahead and reduce behind while stages compute; else wait. The same bits.
+  // Of the gather of bf16 units; fp32 ones travel raw.
+  codec::Method codec = codec::Method::kRaw;
+  ReferenceMode reference = ReferenceMode::kNode;
 };
 
 }  // namespace moesaic

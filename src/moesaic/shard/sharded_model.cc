@@ -66,6 +66,8 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
     units_.push_back(std::make_unique<ShardedUnit>(
         UnitLayout(spec, placement_), world.rank(), !own_block_only, options.dtype,
         own_block_only ? owners_gather_ : world_gather_, own_block_only ? owners_reduce_ : world_reduce_));
+    units_.back()->set_codec(options.codec, options.reference, units_.size() - 1,
+                             own_block_only ? owners_space_ : world_space_);
   }
   first_stage_.assign(units_.size(), static_cast<int>(stages_.size()));
   for (int stage = static_cast<int>(stages_.size()) - 1; stage >= 0; --stage) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "moesaic/comm/executor.h"
 #include "moesaic/kernels/convert.h"
 #include "moesaic/nn/checks.h"
 
@@ -90,7 +91,18 @@ void ShardedUnit::point_leaves_at(void* data, std::int64_t bytes) {
   storage_.set_nbytes(static_cast<std::size_t>(bytes));
 }
 
+void ShardedUnit::set_codec(codec::Method method, ReferenceMode mode, std::uint64_t unit,
+                            CodingSpace& space) {
+  if (resident_ || dtype_ != DType::kBF16) return;
+  if (coded_ != nullptr ? coded_->method() == method : method == codec::Method::kRaw) return;
+  coded_.reset();
+  if (method == codec::Method::kRaw) return;
+  coded_ = std::make_unique<CodedGather>(*gather_group_, part_elements_, part_offsets_, method, mode, unit,
+                                         layout_.spec().name, space);
+}
+
 void ShardedUnit::refresh_image() {
+  ++version_;
   if (dtype_ == DType::kF32) return;
   kernels::convert(DType::kF32, master_.data(), dtype_, image_.data(), shard_elements_);
 }
@@ -100,9 +112,18 @@ void ShardedUnit::start_gather() {
   gathered_ = true;
   whole_ = Buffer(whole_elements_ * size_of(dtype_));
   point_leaves_at(whole_.data(), whole_.bytes());
-  gather_ = start_all_gather_v(*gather_group_,
-                               {image(), static_cast<std::size_t>(shard_elements_ * size_of(dtype_))},
-                               part_bytes_, whole_.span(), part_offset_bytes_, layout_.spec().name);
+  gather_ = start_job(
+      *gather_group_, [this] { gather(); }, layout_.spec().name);
+}
+
+void ShardedUnit::gather() {
+  if (coded_ != nullptr) {
+    coded_->run({reinterpret_cast<const std::uint16_t*>(image()), static_cast<std::size_t>(shard_elements_)},
+                {whole_.as<std::uint16_t>(), static_cast<std::size_t>(whole_elements_)}, version_);
+  } else {
+    all_gather_v(*gather_group_, {image(), static_cast<std::size_t>(shard_elements_ * size_of(dtype_))},
+                 part_bytes_, whole_.span(), part_offset_bytes_);
+  }
 }
 
 void ShardedUnit::wait_gather() {

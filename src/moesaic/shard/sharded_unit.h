@@ -6,17 +6,22 @@
 // owner of all that this rank needs is resident: its leaves are the image itself, nothing is gathered or
 // freed.
 //
+// A gather travels raw, or coded against what the receivers hold (coded_gather.h): the same bits, but for the
+// lossy method.
+//
 // Collective: start_gather and start_reduce, by every rank of the unit's gather group, in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/buffer.h"
+#include "moesaic/shard/coded_gather.h"
 #include "moesaic/shard/unit_layout.h"
 
 namespace moesaic {
@@ -27,6 +32,14 @@ class ShardedUnit {
   // `gather_group` and `reduce_group` hold the same ranks, this one among them, in world order.
   ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype, Communicator& gather_group,
               Communicator& reduce_group);
+
+  // How gathers travel from now on (raw at first). Collective in effect: every rank of the group calls it at
+  // the same place, with equal arguments, while nothing is gathered; what was held is forgotten, unless
+  // nothing changes. `unit`: a number of the unit's own; `space`: of the gather group; borrowed. Without
+  // effect on fp32 and resident units.
+  void set_codec(codec::Method method, ReferenceMode mode, std::uint64_t unit, CodingSpace& space);
+  // Null while gathers travel raw.
+  CodedGather* coded() { return coded_.get(); }
 
   const UnitLayout& layout() const { return layout_; }
   DType dtype() const { return dtype_; }
@@ -65,6 +78,7 @@ class ShardedUnit {
  private:
   void make_leaves();
   void point_leaves_at(void* data, std::int64_t bytes);
+  void gather();  // on the background thread
   const std::byte* image() const;
 
   UnitLayout layout_;
@@ -78,6 +92,8 @@ class ShardedUnit {
       part_offset_bytes_;  // by rank of the group
 
   Buffer master_, image_, gradient_, reduced_;
+  std::uint64_t version_ = 1;  // of the image
+  std::unique_ptr<CodedGather> coded_;
   // What is borrowed comes before what borrows: the destructors of Pending wait for the background.
   Buffer whole_;
   at::Tensor flat_gradient_;  // the reduce's input

@@ -13,6 +13,7 @@
 
 #include "moesaic/core/dtype.h"
 #include "moesaic/nn/model_config.h"
+#include "moesaic/shard/parallel.h"
 
 namespace moesaic {
 
@@ -33,6 +34,11 @@ struct CommConfig {
   double timeout_s = 600.0;
   std::int64_t ranks_per_node = 0;
   bool overlap = true;
+};
+
+struct CodecConfig {
+  codec::Method method = codec::Method::kRaw;
+  ReferenceMode reference = ReferenceMode::kNode;
 };
 
 struct DataConfig {
@@ -79,6 +85,7 @@ struct Config {
   ModelConfig model;
   ParallelConfig parallel;
   CommConfig comm;
+  CodecConfig codec;
   DataConfig data;
   OptimConfig optim;
   TrainConfig train;

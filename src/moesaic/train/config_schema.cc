@@ -188,6 +188,29 @@ SchemaSection comm_section(CommConfig& c) {
       }};
 }
 
+SchemaSection codec_section(CodecConfig& c) {
+  return {
+      "codec",
+      "How gathered weights travel in bf16 training.",
+      {
+          {.key = "method",
+           .target = enum_target(&c.method, {{"raw", codec::Method::kRaw},
+                                             {"entropy", codec::Method::kEntropy},
+                                             {"int8", codec::Method::kInt8},
+                                             {"exponent_reuse", codec::Method::kExponentReuse},
+                                             {"residual", codec::Method::kResidual},
+                                             {"momentum", codec::Method::kMomentum}}),
+           .doc = "momentum, residual: the difference from the step before; exponent_reuse: what is not its "
+                  "exponent; entropy: without history; raw: as they are; all of them give the same bits, "
+                  "except int8, which is LOSSY"},
+          {.key = "reference",
+           .target =
+               enum_target(&c.reference, {{"node", ReferenceMode::kNode}, {"rank", ReferenceMode::kRank}}),
+           .doc = "who keeps the weights of the step before: the ranks of a node together, or every rank all "
+                  "of them (more memory; nothing moves in the backward pass)"},
+      }};
+}
+
 SchemaSection data_section(DataConfig& c) {
   return {"data",
           "Token files.",
@@ -339,10 +362,9 @@ SchemaSection checkpoint_section(CheckpointConfig& c) {
 }  // namespace
 
 Schema config_schema(Config& config) {
-  return {model_section(config.model),       moe_section(config.model.moe),
-          parallel_section(config.parallel), comm_section(config.comm),
-          data_section(config.data),         optim_section(config.optim),
-          train_section(config.train),       checkpoint_section(config.checkpoint)};
+  return {model_section(config.model), moe_section(config.model.moe), parallel_section(config.parallel),
+          comm_section(config.comm),   codec_section(config.codec),   data_section(config.data),
+          optim_section(config.optim), train_section(config.train),   checkpoint_section(config.checkpoint)};
 }
 
 }  // namespace moesaic

@@ -54,6 +54,8 @@ ParallelOptions parallel_options(const Config& config) {
   options.exchange_size = static_cast<int>(config.parallel.exchange_size);
   options.dtype = config.train.dtype;
   options.overlap = config.comm.overlap;
+  options.codec = config.codec.method;
+  options.reference = config.codec.reference;
   return options;
 }
 
