@@ -300,18 +300,35 @@ void check_groups(Communicator& world) {
   expect_equal(all, std::vector<std::int32_t>(everyone.begin(), everyone.end()), "background group");
 }
 
-void check_traffic(Communicator& world) {
-  std::vector<int> everyone(static_cast<std::size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  Communicator group = world.split(everyone, 5);
-  const Counts bytes(everyone.size(), 100);
-  const std::vector<std::byte> mine(100);
-  std::vector<std::byte> all(100 * everyone.size());
-  all_gather_v(group, mine, bytes, all);
-  const auto near = std::ssize(group.topology().ranks_of(group.topology().node_of(group.rank()))) - 1;
+// What all ranks sent through a group of their own while `run` ran.
+template <typename Run>
+std::vector<std::int64_t> total_traffic(Communicator& world, Run run) {
+  Communicator group = world.split_all(5);
+  run(group);
   const Traffic traffic = group.traffic();
-  expect_equal<std::int64_t>({traffic.intra_node_bytes, traffic.inter_node_bytes, traffic.messages},
-                             {100 * near, 100 * (group.size() - 1 - near), group.size() - 1}, "traffic");
+  std::vector<std::int64_t> total{traffic.intra_node_bytes, traffic.inter_node_bytes, traffic.messages};
+  all_reduce(world, std::span(total));
+  return total;
+}
+
+// A part crosses to (or, summed, from) each other node once.
+void check_traffic(Communicator& world) {
+  const Counts counts = count_patterns(world.size())[1];
+  const auto total = static_cast<std::int64_t>(sum(counts));
+  const std::int64_t w = world.size(), crossings = world.topology().num_nodes() - 1;
+  const std::vector<std::byte> mine(static_cast<std::size_t>(counts[static_cast<std::size_t>(world.rank())]));
+  std::vector<std::byte> all(sum(counts));
+  const auto gather = [&](Communicator& group) { all_gather_v(group, mine, counts, all); };
+  expect_equal(total_traffic(world, gather), {total * (w - 1 - crossings), total * crossings, w * (w - 1)},
+               "traffic of all_gather_v");
+  const std::vector<BF16> input(sum(counts));
+  std::vector<float> output(mine.size());
+  const auto reduce = [&](Communicator& group) {
+    reduce_scatter_v(group, std::as_bytes(std::span(input)), DType::kBF16, counts, output);
+  };
+  expect_equal(total_traffic(world, reduce),
+               {2 * total * (w - 1 - crossings), 2 * total * crossings, w * (w - 1)},
+               "traffic of reduce_scatter_v");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST(Schedules, EveryMessageHasTwoEnds) {
       }
       barriers.push_back(barrier_schedule(world_size, rank));
       broadcasts.push_back(broadcast_schedule(world_size, rank, world_size / 2, 10));
-      gathers.push_back(all_gather_v_schedule(world_size, rank, counts));
+      gathers.push_back(all_gather_v_schedule(topology, rank, counts));
       exchanges.push_back(all_to_all_v_schedule(world_size, rank, sends, receives));
       scatters.push_back(reduce_scatter_v_schedule(topology, rank, DType::kBF16, counts));
       sums.push_back(all_reduce_schedule(topology, rank, DType::kF64, 3));
@@ -87,7 +87,7 @@ TEST(Schedules, OffsetsOfHugeTensorsAre64BitAndSlicesStayFew) {
     EXPECT_EQ(range.offset, part * bytes_each);
     EXPECT_EQ(range.bytes, bytes_each);
   };
-  const Schedule gather = all_gather_v_schedule(kWorldSize, 0, bytes);
+  const Schedule gather = all_gather_v_schedule(Topology::one_node(kWorldSize), 0, bytes);
   expect_at(last_range(gather, OpKind::kReceive), 63, kElements * 4);
   const Schedule exchange = all_to_all_v_schedule(kWorldSize, 0, bytes, bytes);
   expect_at(last_range(exchange, OpKind::kReceive), 63, kElements * 4);
@@ -100,14 +100,21 @@ TEST(Schedules, OffsetsOfHugeTensorsAre64BitAndSlicesStayFew) {
   };
   EXPECT_EQ(end_of(OpKind::kSend), 64 * kElements * 2);
   EXPECT_EQ(end_of(OpKind::kSum), kElements * 4);
-  EXPECT_EQ(scatter.scratch_bytes, 2 * 63 * (kElements / 64) * 2);
-  EXPECT_LT(scatter.ops.size(), 64u * 64 * 2);
+  // Two banks of 7 peers and 7 other nodes, two of 7 peers for what is carried, four sums on their way.
+  EXPECT_EQ(scatter.scratch_bytes, (2 * 14 + 2 * 7 + 4) * (kElements / 64) * 2);
+  EXPECT_LT(scatter.ops.size(), 64u * 64 * 3);
 }
 
 TEST(Schedules, RefuseBadCounts) {
   const std::int64_t half = std::int64_t{1} << 62;
-  EXPECT_SAYS(thrown_by([&] { all_gather_v_schedule(2, 0, Counts{half, half}); }), "exceed 2^63 - 1 bytes");
-  EXPECT_SAYS(thrown_by([&] { all_gather_v_schedule(2, 2, Counts{1, 1}); }), "rank: 2 is not in 0..1");
+  EXPECT_SAYS(thrown_by([&] {
+                all_gather_v_schedule(Topology::one_node(2), 0, Counts{half, half});
+              }),
+              "exceed 2^63 - 1 bytes");
+  EXPECT_SAYS(thrown_by([&] {
+                all_gather_v_schedule(Topology::one_node(2), 2, Counts{1, 1});
+              }),
+              "rank: 2 is not in 0..1");
   EXPECT_SAYS(thrown_by([&] {
                 all_to_all_v_schedule(2, 0, Counts{1, 1}, Counts{2, 1});
               }),

@@ -21,9 +21,11 @@ Schedule barrier_schedule(int world_size, int rank);
 // Binomial tree from the root; kOutput holds `bytes`, read at the root and written elsewhere.
 Schedule broadcast_schedule(int world_size, int rank, int root, std::int64_t bytes);
 
-// Direct: own part to every peer. kInput: own part; kOutput: all parts, ascending, or where `offsets` (bytes)
-// says.
-Schedule all_gather_v_schedule(int world_size, int rank, std::span<const std::int64_t> bytes_per_rank,
+// Own part to every rank of the node and to one rank of each other node, its counterpart (topology.h), which
+// hands it on inside that node: a part enters a node once. kInput: own part; kOutput: all parts, ascending,
+// or where `offsets` (bytes) says.
+Schedule all_gather_v_schedule(const Topology& topology, int rank,
+                               std::span<const std::int64_t> bytes_per_rank,
                                std::span<const std::int64_t> offsets = {});
 
 // One rank's part of a gather in which parts are coded on their way to other nodes. Coded ranges lie in
@@ -53,9 +55,10 @@ Schedule inside_node_schedule(const Topology& topology, int rank, std::span<cons
 Schedule all_to_all_v_schedule(int world_size, int rank, std::span<const std::int64_t> send_bytes,
                                std::span<const std::int64_t> receive_bytes);
 
-// Direct: part r of everyone goes to rank r, which adds all of them in the order of contract 1.
-// kInput: parts for rank 0, 1, … in `wire` (fp32, bf16), or where `offsets` (elements) says; kOutput: the own
-// sum in fp32.
+// Part r of a node's ranks meets at rank r where that is on the node, else at r's counterpart there, which
+// adds them and sends r the one sum: a part leaves a node once. Rank r adds its own node's parts and the
+// sums of the others; the bits are those of contract 1. kInput: parts for rank 0, 1, … in `wire` (fp32,
+// bf16), or where `offsets` (elements) says; kOutput: the own sum in fp32.
 Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wire,
                                    std::span<const std::int64_t> elements_per_rank,
                                    std::span<const std::int64_t> offsets = {});

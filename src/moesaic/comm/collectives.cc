@@ -25,7 +25,7 @@ Schedule checked_all_gather_v(const Communicator& group, std::span<const std::by
   const auto begin = offsets_of("all_gather_v", bytes_per_rank, group.size());
   require_bytes("all_gather_v: mine", std::ssize(mine), at_rank(bytes_per_rank, group.rank()));
   require_bytes("all_gather_v: all", std::ssize(all), begin.back());
-  return all_gather_v_schedule(group.size(), group.rank(), bytes_per_rank, offsets);
+  return all_gather_v_schedule(group.topology(), group.rank(), bytes_per_rank, offsets);
 }
 
 Schedule checked_reduce_scatter_v(const Communicator& group, std::span<const std::byte> input, DType wire,

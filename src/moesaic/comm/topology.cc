@@ -1,6 +1,7 @@
 #include "moesaic/comm/topology.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "moesaic/core/error.h"
@@ -40,10 +41,27 @@ Topology Topology::from_nodes(std::vector<int> node_of_rank) {
 }
 
 int Topology::counterpart(int rank, int node) const {
-  const auto home = ranks_of(node_of(rank));
-  const auto place = std::ranges::find(home, rank) - home.begin();
+  const auto here = ranks_of(node_of(rank));
   const auto there = ranks_of(node);
-  return there[static_cast<std::size_t>(place) % there.size()];
+  const auto place = std::find(here.begin(), here.end(), rank) - here.begin();
+  return there[static_cast<std::size_t>(place % std::ssize(there))];
+}
+
+std::vector<int> Topology::stands_for(int rank) const {
+  const int home = node_of(rank);
+  std::vector<int> ranks;
+  for (int r = 0; r < world_size(); ++r) {
+    if (node_of(r) != home && counterpart(r, home) == rank) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+std::vector<int> Topology::peers_after(int rank) const {
+  const auto here = ranks_of(node_of(rank));
+  const auto self = std::find(here.begin(), here.end(), rank);
+  std::vector<int> peers(self + 1, here.end());
+  peers.insert(peers.end(), here.begin(), self);
+  return peers;
 }
 
 Topology Topology::subset(std::span<const int> ranks) const {

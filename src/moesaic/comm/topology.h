@@ -22,9 +22,14 @@ class Topology {
   int node_of(int rank) const { return node_of_rank_.at(static_cast<std::size_t>(rank)); }
   // Ascending.
   std::span<const int> ranks_of(int node) const { return ranks_of_node_.at(static_cast<std::size_t>(node)); }
-  // The rank of `node` that carries what `rank` and that node have for each other: the one at its place, or,
-  // where that node is smaller, at its place modulo the node's size. `rank` itself on its own node.
+  // The rank of `node` that stands for `rank` there: it brings the parts of `rank` into the node and takes
+  // the node's parts for `rank` out of it, so that they cross between nodes once. Nodes of different sizes
+  // share the work round by round: the i-th rank of a node has its counterpart at place i mod size.
   int counterpart(int rank, int node) const;
+  // The ranks of other nodes whose counterpart on its node is `rank`, ascending.
+  std::vector<int> stands_for(int rank) const;
+  // The other ranks of its node, from the one after `rank` on and round.
+  std::vector<int> peers_after(int rank) const;
   // The topology of a subset: rank i of the result is ranks[i]; nodes keep their order, empty ones vanish.
   Topology subset(std::span<const int> ranks) const;
 

@@ -60,7 +60,7 @@ std::string reference_markdown() {
 
 void validate(const Config& config) {
   validate(config.model);
-  const auto& [model, parallel, comm, data, optim, train, checkpoint] = config;
+  const auto& [model, parallel, comm, codec, data, optim, train, checkpoint] = config;
   const std::int64_t choices = static_cast<std::int64_t>(parallel.experts.size());
   require(choices == 1 || choices == model.num_layers,
           "parallel.experts has {} entries, expected 1 or one per layer (model.num_layers = {})", choices,
