@@ -55,7 +55,8 @@ TEST(GatherPrice, RawMovesWordsOnceBetweenNodesAndThenInside) {
 
 TEST(GatherPrice, ByRankCodedBytesGoEverywhereAndAllDecode) {
   const Prediction p = predict(calibration(), two_by_two(ReferenceMode::kRank), Method::kMomentum, 4);
-  EXPECT_DOUBLE_EQ(p.header, 100e-6 + 96 / 12.5e6 + 2 * 10e-6 + 96 / 1e9);
+  // Header and verdict, 64 bytes from each of three others.
+  EXPECT_DOUBLE_EQ(p.header, 2 * 100e-6 + 192 / 12.5e6 + 4 * 10e-6 + 192 / 1e9);
   EXPECT_DOUBLE_EQ(p.encode, 2 * kMega / 0.5e9);
   EXPECT_DOUBLE_EQ(p.between, 100e-6 + 1 * kMega / 12.5e6);  // half a byte a word, two parts
   EXPECT_DOUBLE_EQ(p.inside, 2 * 10e-6 + 1 * kMega / 1e9);

@@ -10,7 +10,9 @@ namespace moesaic {
 namespace {
 
 constexpr double kWordBytes = 2;
-constexpr double kHeaderBytes = 32;
+// Of everyone to everyone: a header before, a verdict after.
+constexpr int kSmallRounds = 2;
+constexpr double kSmallBytes = 56 + 8;
 
 std::int64_t words_at(const GatherShape& shape, int rank) {
   return shape.words_of_rank[static_cast<std::size_t>(rank)];
@@ -46,11 +48,10 @@ Prediction coded_gather(const Calibration& calibration, const GatherLoad& load, 
   const CodecRates& rates = calibration.rates_of(method);
   const double coded_bytes = bits_per_word / 8;  // of a word
   const bool by_node = shape.mode == ReferenceMode::kNode;
-  const std::int64_t headers_in = std::max<std::int64_t>(std::ssize(shape.words_of_rank) - 1, 0);
+  const double small_bytes = kSmallBytes * static_cast<double>(shape.topology.world_size() - 1);
   Prediction gather;
-  gather.header =
-      calibration.between.seconds(load.messages_between, kHeaderBytes * static_cast<double>(headers_in)) +
-      calibration.inside.seconds(load.messages_inside, kHeaderBytes * static_cast<double>(headers_in));
+  gather.header = calibration.between.seconds(kSmallRounds * load.messages_between, small_bytes) +
+                  calibration.inside.seconds(kSmallRounds * load.messages_inside, small_bytes);
   gather.encode = kWordBytes * static_cast<double>(load.own) / rates.encode.together_bytes_per_s;
   gather.between = calibration.between.seconds(load.messages_between * shape.slices,
                                                coded_bytes * static_cast<double>(load.through_card));

@@ -3,7 +3,8 @@
 // Local, sends nothing; equal inputs give equal bits. Four stages: encode the own part; move it between
 // nodes, once to each other node; share inside the node; decode. Cut into slices they overlap:
 //   time = header + longest stage + (sum of the others) / slices.
-// Each stage is that of the busiest rank, or of the busiest node's card.
+// Each stage is that of the busiest rank, or of the busiest node's card. The header is what all ranks tell
+// each other before and after: sizes and what they hold, and their verdicts.
 //
 // `raw` has neither header nor coders. A part of the unit goes where shard's gather takes it:
 //   rank  the carrier hands coded bytes to its node; every rank decodes what others own
@@ -19,11 +20,9 @@
 #include "moesaic/codec/method.h"
 #include "moesaic/comm/topology.h"
 #include "moesaic/cost/calibration.h"
+#include "moesaic/cost/reference_mode.h"
 
 namespace moesaic {
-
-// Where the references of the words live (codec.reference).
-enum class ReferenceMode { kRank, kNode };
 
 struct GatherShape {
   Topology topology = Topology::one_node(1);
@@ -35,7 +34,7 @@ struct GatherShape {
 
 // Seconds of a step, all its gathers together.
 struct Prediction {
-  double header = 0;
+  double header = 0;  // and verdict
   double encode = 0;
   double between = 0;
   double inside = 0;
