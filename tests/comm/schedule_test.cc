@@ -168,6 +168,15 @@ TEST(Executor, NotifiesInOrderOfDependenciesAndRanksMaySendToThemselves) {
   });
 }
 
+TEST(TopologyOf, ACounterpartSitsAtTheSamePlaceOfAnotherNode) {
+  const Topology topology = Topology::from_nodes({0, 1, 0, 0, 1});  // 0 2 3 and 1 4
+  EXPECT_EQ(topology.counterpart(0, 1), 1);
+  EXPECT_EQ(topology.counterpart(2, 1), 4);
+  EXPECT_EQ(topology.counterpart(3, 1), 1);  // there are two only
+  EXPECT_EQ(topology.counterpart(4, 0), 2);
+  EXPECT_EQ(topology.counterpart(3, 0), 3);
+}
+
 TEST(TopologyOf, SubsetsKeepTheOrderOfNodes) {
   const Topology topology = Topology::from_nodes({2, 0, 1, 0, 2});
   EXPECT_EQ(topology.num_nodes(), 3);

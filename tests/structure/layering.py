@@ -22,7 +22,7 @@ ROOMS = [
     ("codec", ["core", "kernels"], False),
     ("routing", ["core", "kernels"], False),
     ("placement", ["core", "routing"], False),
-    ("cost", ["core", "comm"], False),
+    ("cost", ["core", "comm", "codec"], False),
     ("exchange", ["core", "comm", "kernels", "routing", "placement", "cost"], False),
     ("simulate", ["core", "comm", "exchange", "routing", "cost", "codec", "placement"], False),
     ("nn", ALL_ABOVE, True),

@@ -5,17 +5,12 @@
 
 #include "moesaic/codec/method.h"
 #include "moesaic/core/dtype.h"
+#include "moesaic/cost/reference_mode.h"
 
 namespace moesaic {
 
 // How a layer brings tokens and expert weights together.
 enum class ExpertsMode { kGather, kExchange };
-
-// Who keeps what was gathered last, as the reference that the next gather is coded against.
-enum class ReferenceMode {
-  kRank,  // every rank, of the whole unit; nothing moves when the same version is gathered again
-  kNode,  // the ranks of a node together, of what other nodes own; plain words move inside the node
-};
 
 struct ParallelOptions {
   std::vector<ExpertsMode> experts;  // one per layer (dense layers ignore theirs)
