@@ -14,5 +14,6 @@ void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_config(CLI::App& app);
 void add_report(CLI::App& app);
+void add_codec(CLI::App& app);
 
 }  // namespace moesaic::cli

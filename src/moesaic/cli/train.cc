@@ -23,6 +23,7 @@
 #include "moesaic/train/checkpoint_dir.h"
 #include "moesaic/train/run.h"
 #include "moesaic/train/timeline.h"
+#include "moesaic/train/weight_recorder.h"
 
 namespace moesaic::cli {
 namespace {
@@ -49,6 +50,8 @@ struct TrainCommand {
   int ranks = 0;
   bool resume = false, no_report = false, trace = false;
   std::string traced_steps;  // "FIRST:LAST"; empty: a few in the middle
+  std::filesystem::path weights_dir;
+  std::vector<std::int64_t> recorded_steps;
 
   void run() const;
   void on_rank(Communicator& world, const Config& config, const std::filesystem::path& run_directory) const;
@@ -112,6 +115,14 @@ std::int64_t end_of(const TrainConfig& train) {
   return train.stop_at > 0 ? std::min(train.stop_at, train.steps) : train.steps;
 }
 
+void require_recordable(const std::vector<std::int64_t>& steps, std::int64_t first_step,
+                        std::int64_t last_step) {
+  for (const std::int64_t step : steps) {
+    require(step >= first_step && step <= last_step, "--record-steps {}: this run makes steps {} to {}", step,
+            first_step, last_step);
+  }
+}
+
 void TrainCommand::on_rank(Communicator& world, const Config& config,
                            const std::filesystem::path& run_directory) const {
   const bool talks = world.rank() == 0;
@@ -128,6 +139,7 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
             config.train.steps, steps_done);
   }
   std::unique_ptr<Timeline> timeline;
+  require_recordable(recorded_steps, steps_done + 1, end_of(config.train));
   if (trace) timeline = make_timeline(traced_steps, steps_done + 1, end_of(config.train));
   Communicator traced = world.split_all(kTracedChannel, {.tracer = timeline.get()});
   Trainer trainer(config, traced);
@@ -153,6 +165,11 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
   observer.on_start = [&] {
     record_environment(world, config, steps_done, run_directory / "environment.json");
   };
+  std::optional<WeightRecorder> recorder;
+  if (!weights_dir.empty()) recorder.emplace(trainer, weights_dir, recorded_steps);
+  observer.before_step = [&](std::int64_t step) {
+    if (recorder) recorder->before_step(step);
+  };
   observer.on_step = [&](const StepReport& report) {
     if (bar) bar->show(report);
     if (timeline && report.step == timeline->last_step()) {
@@ -174,6 +191,10 @@ void TrainCommand::run() const {
   require(!config_file.empty() || (resume && !run_dir.empty()),
           "train needs --config FILE, or --run-dir DIR --resume to continue a run");
   require(!resume || !run_dir.empty(), "--resume needs the --run-dir of the run to continue");
+  require(weights_dir.empty() == recorded_steps.empty(),
+          "--record-weights DIR and --record-steps STEPS need each other");
+  require(resume || weights_dir.empty() || !holds_trace(weights_dir),
+          "{} already holds a weight trace: choose another --record-weights", weights_dir.string());
   Config config = load_config(config_file.empty() ? config_of_run(run_dir) : config_file, overrides);
   set_ranks(config, ranks);
   const Dataset readable(config.data,
@@ -210,6 +231,11 @@ void add_train(CLI::App& app) {
                       "write trace.json, a timeline of steps FIRST:LAST (default: three in the middle)")
           ->expected(0, 1)
           ->type_name("[FIRST:LAST]");
+  sub->add_option("--record-weights", command->weights_dir,
+                  "write the weights of --record-steps here, as bf16 images for `moesaic codec`");
+  sub->add_option("--record-steps", command->recorded_steps,
+                  "steps whose weights are recorded, as their forward pass has them: 28,29,30")
+      ->delimiter(',');
   sub->add_flag("--no-report", command->no_report, "do not write report.html at the end");
   sub->callback([command, trace] {
     command->trace = trace->count() > 0;

@@ -78,6 +78,7 @@ void run_training(Trainer& trainer, const std::filesystem::path& run_dir, const 
   const auto save = [&] { observer.on_checkpoint(save_checkpoint(trainer, checkpoints)); };
 
   for (bool stop = false; !stop && trainer.steps_done() < end;) {
+    observer.before_step(trainer.steps_done() + 1);
     const StepReport report = trainer.step();
     if (metrics) metrics->write(report, choices_interval(config));
     observer.on_step(report);

@@ -23,6 +23,8 @@ namespace moesaic {
 struct RunObserver {
   // Before the first step; the run directory is there.
   std::function<void()> on_start = [] {};
+  // With the number of the step that is made next; every rank may take part in collectives of its own.
+  std::function<void(std::int64_t step)> before_step = [](std::int64_t) {};
   std::function<void(const StepReport&)> on_step = [](const StepReport&) {};
   std::function<void(std::int64_t step, const std::vector<HeldOutLoss>&)> on_evaluation =
       [](std::int64_t, const std::vector<HeldOutLoss>&) {};
