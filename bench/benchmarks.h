@@ -1,16 +1,30 @@
 // benchmarks.h: every benchmark, one file each; main.cc lists them.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "bench/harness.h"
 #include "moesaic/comm/transport.h"
 
 namespace moesaic::bench {
 
+// Which part of a benchmark on a cluster to run; what is empty (or 0) is as the size says.
+struct ClusterOptions {
+  std::vector<std::string> layouts;  // "4x2": hosts x ranks per host
+  std::vector<std::string> rates;    // "100mbit"
+  std::vector<std::string> tokens;   // per rank
+  std::vector<std::string> variants;
+  int rounds = 0;
+  std::string checkpoints;  // where starting points are kept for the next time; empty: nowhere
+};
+
 Benchmark collectives();
 Benchmark kernels();
 Benchmark moe_layer();
 Benchmark overlap();
-Benchmark train_tokens(const std::string& python);  // which runs the peer
+Benchmark step(const std::string& python, const ClusterOptions& options);
+Benchmark train_tokens(const std::string& python);  // which runs the peers
 
 // The parts of benchmarks that every rank of an MPI job runs (mpi_job.h).
 void collectives_under_mpi(Report& report, Transport& transport, const std::string& size);

@@ -45,6 +45,11 @@ class ChildProcess {
   int status_ = 0;
 };
 
+// glibc's malloc as `moesaic` and this program set it for themselves: freed memory keeps its pages. For
+// others.
+inline const std::vector<std::string> kKeepFreedMemory = {"MALLOC_MMAP_THRESHOLD_=1073741824",
+                                                          "MALLOC_TRIM_THRESHOLD_=1073741824"};
+
 // This program, to start it again in another role.
 std::string own_path();
 

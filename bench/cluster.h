@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/nic_bytes.h"
+
 namespace moesaic::bench {
 
 class ChildProcess;
@@ -27,11 +29,6 @@ struct JobOptions {
   Launcher launcher = Launcher::kMpirun;
   double timeout_s = 300;                     // then the job is ended
   std::vector<std::string> environment = {};  // "NAME=value", for every rank
-};
-
-// What the network card of one host has sent and received.
-struct NicBytes {
-  std::int64_t sent = 0, received = 0;
 };
 
 struct JobResult {

@@ -79,6 +79,7 @@ struct Benchmark {
   int threads;                     // it computes with, at most
   std::vector<std::string> sizes;  // `run` without --size takes the first
   std::function<void(Report&, const std::string& size)> run;
+  bool on_cluster = false;  // `run` wants --cluster: it brings up hosts (cluster.h)
 };
 
 }  // namespace moesaic::bench

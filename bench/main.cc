@@ -1,5 +1,5 @@
-// moesaic_bench: `list`, `run NAME [--size S] [--json FILE]`. Exit status: 0 all verified, 1 a check failed,
-// 2 misuse.
+// moesaic_bench: `list`, `run NAME [--size S] [--json FILE]`, and with --cluster which part to run. Exit
+// status: 0 all verified, 1 a check failed, 2 misuse.
 #include <fmt/ranges.h>
 #include <malloc.h>
 
@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "bench/benchmarks.h"
+#include "bench/cluster_steps.h"
 #include "bench/mpi_job.h"
 #include "bench/trainer_steps.h"
 #include "moesaic/core/edit_distance.h"
@@ -16,8 +17,8 @@
 namespace moesaic::bench {
 namespace {
 
-std::vector<Benchmark> all_benchmarks(const std::string& python) {
-  return {kernels(), moe_layer(), collectives(), overlap(), train_tokens(python)};
+std::vector<Benchmark> all_benchmarks(const std::string& python, const ClusterOptions& cluster) {
+  return {kernels(), moe_layer(), collectives(), overlap(), train_tokens(python), step(python, cluster)};
 }
 
 // `wanted`, or InvalidArgument with the allowed names and the nearest of them.
@@ -33,15 +34,16 @@ const std::string& choose(const std::string& what, const std::string& wanted,
 }
 
 void list() {
-  for (const Benchmark& benchmark : all_benchmarks(MOESAIC_PYTHON)) {
-    fmt::print("{:<14} {} (sizes: {})\n", benchmark.name, benchmark.about, fmt::join(benchmark.sizes, ", "));
+  for (const Benchmark& benchmark : all_benchmarks(MOESAIC_PYTHON, {})) {
+    fmt::print("{:<14} {} (sizes: {}{})\n", benchmark.name, benchmark.about, fmt::join(benchmark.sizes, ", "),
+               benchmark.on_cluster ? "; with --cluster" : "");
   }
 }
 
 // Returns the exit status.
 int run(const std::string& name, const std::string& size, const std::string& json_path,
-        const std::string& python) {
-  const std::vector<Benchmark> benchmarks = all_benchmarks(python);
+        const std::string& python, bool on_cluster, const ClusterOptions& cluster) {
+  const std::vector<Benchmark> benchmarks = all_benchmarks(python, cluster);
   std::vector<std::string> names;
   for (const Benchmark& benchmark : benchmarks) names.push_back(benchmark.name);
   const std::string& chosen = choose("benchmark", name, names);
@@ -49,6 +51,13 @@ int run(const std::string& name, const std::string& size, const std::string& jso
                                              [&](const Benchmark& b) { return b.name == chosen; });
   const std::string& chosen_size =
       size.empty() ? benchmark.sizes.front() : choose(name + " --size", size, benchmark.sizes);
+
+  if (benchmark.on_cluster && !on_cluster) {
+    throw InvalidArgument(
+        name + " makes hosts on this machine, which needs root and network namespaces: say --cluster");
+  }
+  if (on_cluster && !benchmark.on_cluster)
+    throw InvalidArgument(name + " does not run on a cluster: leave out --cluster");
 
   std::ofstream file;
   if (!json_path.empty()) {
@@ -79,13 +88,39 @@ int main(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "Check and time one benchmark");
   CLI::App* steps = app.add_subcommand("steps", "")->group("");  // for benchmarks, which start it
   CLI::App* under_mpi = app.add_subcommand("under_mpi", "")->group("");
+  CLI::App* cluster_steps = app.add_subcommand("cluster_steps", "")->group("");
+  CLI::App* train_to = app.add_subcommand("train_to", "")->group("");
   std::string name, size, json, python = MOESAIC_PYTHON, config, checkpoints;
+  bool on_cluster = false;
+  moesaic::bench::ClusterOptions cluster;
+  moesaic::bench::Turn turn;
+  int num_steps = 0;
   run->add_option("name", name, "A benchmark from `list`")->required();
   run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
   run->add_option("--json", json, "Also write the figures to this file");
   run->add_option("--python", python, "Runs the peers written in Python")->capture_default_str();
+  CLI::Option* flag =
+      run->add_flag("--cluster", on_cluster,
+                    "Make hosts on this machine, for benchmarks that run on them (docs/cluster.md)");
+  const auto part = [&](const char* option, auto& value, const char* about) {
+    return run->add_option(option, value, about)->needs(flag)->group("With --cluster (lists: a,b,c)");
+  };
+  part("--layouts", cluster.layouts, "HOSTSxRANKS_PER_HOST, such as 4x2")->delimiter(',');
+  part("--rates", cluster.rates, "Of the links, such as 100mbit")->delimiter(',');
+  part("--tokens", cluster.tokens, "Per rank and step")->delimiter(',');
+  part("--variants", cluster.variants, "Methods and peers, as the rows name them")->delimiter(',');
+  part("--rounds", cluster.rounds, "Turns of each variant")->check(CLI::PositiveNumber);
+  part("--checkpoints", cluster.checkpoints,
+       "Folder that keeps the checkpoints training goes on from, for the next run");
   steps->add_option("config", config)->required();
   steps->add_option("checkpoints", checkpoints)->required();
+  cluster_steps->add_option("config", turn.config_file)->required();
+  cluster_steps->add_option("checkpoint", turn.checkpoint)->required();
+  cluster_steps->add_option("warm_up", turn.warm_up_steps)->required();
+  cluster_steps->add_option("steps", turn.timed_steps)->required();
+  train_to->add_option("config", config)->required();
+  train_to->add_option("steps", num_steps)->required();
+  train_to->add_option("checkpoints", checkpoints)->required();
   under_mpi->add_option("name", name)->required();
   under_mpi->add_option("size", size)->required();
   try {
@@ -102,8 +137,16 @@ int main(int argc, char** argv) {
       moesaic::bench::serve_trainer_steps(config, checkpoints);
       return 0;
     }
+    if (cluster_steps->parsed()) {
+      moesaic::bench::run_cluster_steps(turn);
+      return 0;
+    }
+    if (train_to->parsed()) {
+      moesaic::bench::run_train_to(config, num_steps, checkpoints);
+      return 0;
+    }
     if (under_mpi->parsed()) return moesaic::bench::run_under_mpi(name, size);
-    return moesaic::bench::run(name, size, json, python);
+    return moesaic::bench::run(name, size, json, python, on_cluster, cluster);
   } catch (const std::exception& e) {
     fmt::print(stderr, "moesaic_bench: {}\n", e.what());
     return 2;

@@ -4,7 +4,6 @@
 // the malloc settings that `moesaic` itself uses (freed memory is kept). Losses must agree at every step, and
 // gradient norms at the first ones (later a routing tie may flip), else there is no time.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -12,6 +11,7 @@
 
 #include "bench/benchmarks.h"
 #include "bench/child_process.h"
+#include "bench/temporary_folder.h"
 #include "bench/turns.h"
 #include "moesaic/core/error.h"
 #include "moesaic/core/file.h"
@@ -24,9 +24,6 @@ constexpr double kLossTolerance = 1e-4;  // relative, fp32
 constexpr double kNormTolerance = 1e-4;
 constexpr std::size_t kNormSteps = 3;
 constexpr int kWarmUpSteps = 2;
-
-const std::vector<std::string> kKeepFreedMemory = {"MALLOC_MMAP_THRESHOLD_=1073741824",
-                                                   "MALLOC_TRIM_THRESHOLD_=1073741824"};
 
 struct Workload {
   std::string name;
@@ -56,26 +53,6 @@ std::vector<Workload> workloads(const std::string& size) {
           {"small_olmoe 2048 seq128 fp32", small, {"data.seq_len=128"}, 15},
           {"demo 2048 seq128 fp32", demo, {one_file, "optim.lr=1e-3"}, 21}};
 }
-
-// Removed with everything in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "moesaic-bench-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw IoError(fmt::format("cannot create {}", pattern));
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 struct Program {
   std::string variant;

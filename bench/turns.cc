@@ -4,18 +4,21 @@
 
 namespace moesaic::bench {
 
-void take_turns(std::vector<Contender>& contenders, int rounds) {
-  const std::size_t n = contenders.size();
+void in_turn(std::size_t n, int rounds, const std::function<void(std::size_t, int)>& take) {
   for (int round = 0; round < rounds; ++round) {
-    for (std::size_t turn = 0; turn < n; ++turn) {
-      Contender& contender = contenders[(static_cast<std::size_t>(round) + turn) % n];
-      contender.before();
-      const auto start = std::chrono::steady_clock::now();
-      contender.run();
-      const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
-      contender.us.push_back(elapsed.count());
-    }
+    for (std::size_t turn = 0; turn < n; ++turn) take((static_cast<std::size_t>(round) + turn) % n, round);
   }
+}
+
+void take_turns(std::vector<Contender>& contenders, int rounds) {
+  in_turn(contenders.size(), rounds, [&](std::size_t i, int) {
+    Contender& contender = contenders[i];
+    contender.before();
+    const auto start = std::chrono::steady_clock::now();
+    contender.run();
+    const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
+    contender.us.push_back(elapsed.count());
+  });
 }
 
 double median_ratio(const Contender& a, const Contender& b) {

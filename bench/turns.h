@@ -17,7 +17,10 @@ struct Contender {
   std::vector<double> us{};              // of each round
 };
 
-// Every contender once a round; who goes first changes with the round.
+// Calls take(i, round) for every i of 0 .. n-1 once a round; who goes first changes with the round.
+void in_turn(std::size_t n, int rounds, const std::function<void(std::size_t i, int round)>& take);
+
+// Every contender once a round, timed.
 void take_turns(std::vector<Contender>& contenders, int rounds);
 
 // The median over the rounds of a's time / b's time in the same round.

@@ -9,20 +9,13 @@ import sys
 import time
 import warnings
 
+from card import sent_and_received
+
 WARM_UP = 2
 
 
 def answer(**values):
     print(json.dumps(values), flush=True)
-
-
-def received_by_card():
-    with open("/proc/net/dev") as file:
-        for line in file:
-            name, _, figures = line.partition(":")
-            if name.strip() == "eth0":
-                return int(figures.split()[0])
-    return 0
 
 
 def main(iterations, sizes):
@@ -49,13 +42,13 @@ def main(iterations, sizes):
             everyone.zero_()
             dist.barrier()
             if i == WARM_UP:
-                received = received_by_card()
+                _, received = sent_and_received()
             begin = time.perf_counter()
             dist.all_gather_into_tensor(everyone, mine)
             slowest = largest(time.perf_counter() - begin, torch.float64)
             if i >= WARM_UP:
                 seconds.append(slowest)
-        received = largest((received_by_card() - received) // iterations)
+        received = largest((sent_and_received()[1] - received) // iterations)
         wrong = largest(int(any(not torch.equal(everyone[r * size:(r + 1) * size], part(r, size)) for r in range(ranks))))
         if wrong:
             raise ValueError(f"all_gather_into_tensor of {size} bytes gave wrong bytes")

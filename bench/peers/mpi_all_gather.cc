@@ -9,23 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
+#include "bench/nic_bytes.h"
+
 namespace {
 
-constexpr int kWarmUp = 2;
+using moesaic::bench::nic_bytes_of_this_host;
 
-// Bytes that this host's card has received.
-long long received_by_card() {
-  std::ifstream file("/proc/net/dev");
-  for (std::string line; std::getline(file, line);) {
-    const auto name = line.find("eth0:");
-    if (name != std::string::npos) return std::strtoll(line.c_str() + name + 5, nullptr, 10);
-  }
-  return 0;
-}
+constexpr int kWarmUp = 2;
 
 char byte_of(int rank, int i) { return static_cast<char>(rank * 31 + i * 7 + i / 251); }
 
@@ -55,23 +48,24 @@ bool measure(int rank, int ranks, int bytes, int iterations) {
   for (int i = 0; i < ranks; ++i) begins.push_back(i * bytes);
 
   std::vector<double> seconds;
-  long long received = 0;
+  std::int64_t received = 0;
   for (int i = 0; i < kWarmUp + iterations; ++i) {
     std::memset(all.data(), 0, all.size());
     MPI_Barrier(MPI_COMM_WORLD);
-    if (i == kWarmUp) received = received_by_card();
+    if (i == kWarmUp) received = nic_bytes_of_this_host().received;
     const double begin = MPI_Wtime();
     MPI_Allgatherv(mine.data(), bytes, MPI_CHAR, all.data(), counts.data(), begins.data(), MPI_CHAR,
                    MPI_COMM_WORLD);
     const double slowest = largest(MPI_Wtime() - begin, MPI_DOUBLE);
     if (i >= kWarmUp) seconds.push_back(slowest);
   }
-  received = largest((received_by_card() - received) / iterations, MPI_LONG_LONG);
+  received = largest((nic_bytes_of_this_host().received - received) / iterations, MPI_INT64_T);
   const bool good = largest(all_there(all, ranks, bytes) ? 0 : 1, MPI_INT) == 0;
   std::nth_element(seconds.begin(), seconds.begin() + iterations / 2, seconds.end());
   if (rank == 0 && good) {
     std::printf("{\"bytes_per_rank\": %d, \"ranks\": %d, \"seconds\": %.9f, \"nic_received_bytes\": %lld}\n",
-                bytes, ranks, seconds[static_cast<std::size_t>(iterations / 2)], received);
+                bytes, ranks, seconds[static_cast<std::size_t>(iterations / 2)],
+                static_cast<long long>(received));
   } else if (rank == 0) {
     std::printf("{\"error\": \"MPI_Allgatherv of %d bytes gave wrong bytes\"}\n", bytes);
   }

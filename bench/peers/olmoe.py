@@ -1,6 +1,6 @@
 """One of our runs in plain PyTorch: transformers' OLMoE from our checkpoint and configuration, trained by torch.
 
-Used by the referee test (same losses?) and by the train_tokens benchmark (same speed?).
+Used by the referee test (same losses?) and by the benchmarks train_tokens and step (same speed?).
 """
 
 import math
@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
 
-def checkpoint_tensors(checkpoint):
-    """Global name -> tensor, of every model file."""
+def checkpoint_tensors(checkpoint, kind="model"):
+    """Global name -> tensor, of every model file, or "<moment>.<global name>" of every "optimizer" file."""
     tensors = {}
-    for file in sorted(checkpoint.glob("model-*.safetensors")):
+    for file in sorted(checkpoint.glob(f"{kind}-*.safetensors")):
         tensors.update(load_file(file))
     return tensors
 
@@ -69,16 +69,20 @@ class Step:
     router_logits: tuple | None
 
 
+def adamw(config, model, fused):
+    optim = config["optim"]
+    norms = [p for name, p in model.named_parameters() if "norm" in name]
+    others = [p for name, p in model.named_parameters() if "norm" not in name]
+    return torch.optim.AdamW(
+        [{"params": others}, {"params": norms, "weight_decay": 0.0}], lr=optim["lr"], fused=fused,
+        betas=(optim["beta1"], optim["beta2"]), eps=optim["eps"], weight_decay=optim["weight_decay"])
+
+
 class OlmoeTrainer:
     def __init__(self, config, checkpoint, fused=False, **implementations):
         self.config, self.steps_done = config, 0
         self.model = load_olmoe(config, checkpoint, **implementations)
-        optim = config["optim"]
-        norms = [p for name, p in self.model.named_parameters() if "norm" in name]
-        others = [p for name, p in self.model.named_parameters() if "norm" not in name]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": others}, {"params": norms, "weight_decay": 0.0}], lr=optim["lr"], fused=fused,
-            betas=(optim["beta1"], optim["beta2"]), eps=optim["eps"], weight_decay=optim["weight_decay"])
+        self.optimizer = adamw(config, self.model, fused)
 
     def step(self, tokens, targets):
         """tokens, targets [B,S] int64."""

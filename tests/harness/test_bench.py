@@ -3,12 +3,17 @@
 import json
 import os
 import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 BENCH = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic_bench")
 
 
 def bench(*arguments):
-    return subprocess.run([BENCH, *arguments], capture_output=True, text=True, timeout=240)
+    return subprocess.run([BENCH, *arguments], capture_output=True, text=True, timeout=600)
 
 
 def rows_of(file):
@@ -34,7 +39,7 @@ def test_list_names_every_benchmark_with_its_sizes():
     listed = bench("list")
     assert listed.returncode == 0
     names = {line.split()[0] for line in listed.stdout.splitlines()}
-    assert names == {"kernels", "moe_layer", "collectives", "overlap", "train_tokens"}
+    assert names == {"kernels", "moe_layer", "collectives", "overlap", "train_tokens", "step"}
     assert "small, medium, large" in listed.stdout
 
 
@@ -82,6 +87,49 @@ def test_train_tokens_compares_with_the_pytorch_model(tmp_path):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     variants = {row["variant"] for row in rows if row["metric"] == "tokens_per_s"}
     assert variants == {"moesaic", "transformers_grouped_mm", "transformers_eager"}
+
+
+@pytest.fixture
+def cluster():
+    """Skips, with the reason, where this machine cannot make hosts."""
+    able = subprocess.run([sys.executable, ROOT / "tools" / "cluster", "up", "--hosts", "1", "--rate", "1gbit", "--hold", "--name",
+                           f"test_able_{os.getpid()}"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    if able.returncode == 3:
+        pytest.skip(able.stderr.strip())
+    assert able.returncode == 0, able.stderr
+
+
+def test_step_times_ours_and_fsdp2_on_one_cluster(tmp_path, cluster):
+    ours, peer = {"raw", "raw no overlap"}, "fsdp2_prefetch"
+    ran, rows = run_tiny("step", tmp_path, "--cluster", "--variants", ",".join([*ours, peer]))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {row["case"] for row in rows} == {"2x1 1gbit 32"}
+    for metric in ("step_us", "nic_bytes"):
+        assert {row["variant"] for row in rows if row["metric"] == metric} == {*ours, peer}
+    for metric in ("gather_background_us", "speedup_over_best_fsdp2"):
+        assert {row["variant"] for row in rows if row["metric"] == metric} == ours
+
+
+def test_a_peer_with_other_losses_has_no_time(tmp_path, cluster):
+    peer = tmp_path / "python"  # on rank 0 alone it speaks
+    peer.write_text("#!/bin/sh\n[ $RANK = 0 ] && for step in 4 5; do echo "
+                    """'{"step": '$step', "seconds": 1.0, "loss": 3.0, "nic_bytes": 100}'; done; true\n""")
+    peer.chmod(0o755)
+    ran, rows = run_tiny("step", tmp_path, "--cluster", "--variants", "raw,fsdp2_default", "--layouts", "2x1", "--rounds", "1",
+                         "--python", str(peer))
+    assert ran.returncode == 1
+    assert "WRONG: the loss of step 5 is 3, raw has 5." in ran.stdout
+    assert {(row["case"], row["variant"]) for row in rows} == {("2x1 1gbit 32", "raw"), ("2x1 1gbit 32", "fsdp2_default")}
+    assert all(row["verified"] == (row["variant"] == "raw") for row in rows)
+
+
+def test_a_cluster_is_made_only_when_told_and_a_part_that_is_unknown_is_named():
+    quiet = bench("run", "step", "--size", "tiny")
+    assert quiet.returncode == 2 and "say --cluster" in quiet.stderr
+    assert bench("run", "kernels", "--cluster").returncode == 2
+    assert bench("run", "step", "--rounds", "1").returncode == 2
+    unknown = bench("run", "step", "--cluster", "--size", "tiny", "--variants", "row")
+    assert unknown.returncode == 2 and "--variants 'row': expected some of raw, raw no overlap" in unknown.stderr
 
 
 def fake_python(tmp_path, answers):
