@@ -1,7 +1,6 @@
 #include "moesaic/shard/coded_gather.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "moesaic/comm/executor.h"
 #include "moesaic/core/error.h"
 #include "moesaic/shard/gather_header.h"
+#include "moesaic/shard/seconds_into.h"
 
 namespace moesaic {
 namespace {
@@ -20,19 +20,32 @@ constexpr std::int64_t kMostSlices = 4;
 constexpr std::int64_t kTrailerBytes = 8;
 constexpr std::int64_t kChunkWords = codec::kMaxChunkWords;
 
-class SecondsInto {
- public:
-  explicit SecondsInto(double& total) : total_(total), start_(Clock::now()) {}
-  ~SecondsInto() { total_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-
- private:
-  double& total_;
-  Clock::time_point start_;
-};
-
 std::size_t index(int part) { return static_cast<std::size_t>(part); }
 
+std::int64_t slice_words_of(std::int64_t most_words) {
+  const std::int64_t chunks = (most_words + kChunkWords - 1) / kChunkWords;
+  return std::max<std::int64_t>(1, (chunks + kMostSlices - 1) / kMostSlices) * kChunkWords;
+}
+
 }  // namespace
+
+GatherCounts& GatherCounts::operator+=(const GatherCounts& other) {
+  runs += other.runs;
+  unsent += other.unsent;
+  keys += other.keys;
+  resyncs += other.resyncs;
+  words += other.words;
+  coded_bytes += other.coded_bytes;
+  encode_seconds += other.encode_seconds;
+  decode_seconds += other.decode_seconds;
+  seconds += other.seconds;
+  return *this;
+}
+
+std::int64_t CodedGather::slices_of(std::int64_t most_words) {
+  return std::max<std::int64_t>(1,
+                                (most_words + slice_words_of(most_words) - 1) / slice_words_of(most_words));
+}
 
 CodedGather::CodedGather(Communicator& group, std::vector<std::int64_t> part_words,
                          std::vector<std::int64_t> part_offsets, codec::Method method, ReferenceMode mode,
@@ -50,10 +63,8 @@ CodedGather::CodedGather(Communicator& group, std::vector<std::int64_t> part_wor
           part_words_.size(), part_offsets_.size(), size());
   require(method != codec::Method::kRaw, "coded gather of {}: got method raw, which has no code", name_);
   const std::int64_t most = std::ranges::max(part_words_);
-  const std::int64_t chunks = (most + kChunkWords - 1) / kChunkWords;
-  const std::int64_t per_slice = std::max<std::int64_t>(1, (chunks + kMostSlices - 1) / kMostSlices);
-  slice_words_ = per_slice * kChunkWords;
-  num_slices_ = std::max<std::int64_t>(1, (most + slice_words_ - 1) / slice_words_);
+  slice_words_ = slice_words_of(most);
+  num_slices_ = slices_of(most);
   for (int part = 0; part < size(); ++part) {
     const auto words = static_cast<std::size_t>(part_words_[index(part)]);
     references_.push_back(
@@ -328,6 +339,7 @@ void CodedGather::run(std::span<const std::uint16_t> mine, std::span<std::uint16
                       std::uint64_t version) {
   require(std::ssize(mine) == part_words_[index(rank())], "coded gather of {}: got {} words, expected {}",
           name_, mine.size(), part_words_[index(rank())]);
+  const SecondsInto timer(counts_.seconds);
   ++counts_.runs;
   if (version == held_version_ && codec::needs(method_) >= codec::Keeps::kWords) {
     ++counts_.unsent;

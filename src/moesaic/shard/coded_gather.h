@@ -35,7 +35,7 @@
 
 namespace moesaic {
 
-// What one rank did since the CodedGather was made.
+// What one rank did.
 struct GatherCounts {
   std::int64_t runs = 0;
   std::int64_t unsent = 0;       // runs in which no coded byte was sent: the version was held
@@ -44,6 +44,9 @@ struct GatherCounts {
   std::int64_t words = 0;        // of the own part, over all messages
   std::int64_t coded_bytes = 0;  // of those messages
   double encode_seconds = 0, decode_seconds = 0;
+  double seconds = 0;  // of all runs, waiting for others included
+
+  GatherCounts& operator+=(const GatherCounts& other);
 };
 
 // Memory for messages under way, shared by the gathers of one group.
@@ -61,6 +64,8 @@ class CodedGather {
               std::uint64_t unit, std::string name, CodingSpace& space);
 
   codec::Method method() const { return method_; }
+  // In which parts of at most so many words travel.
+  static std::int64_t slices_of(std::int64_t most_words);
 
   // `mine`: the own part; `whole`: gets all parts, the own one included (which for a lossy method is not
   // `mine`: every rank has the same words). `version` changes whenever `mine` may have changed on some rank,

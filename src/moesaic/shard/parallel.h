@@ -1,6 +1,7 @@
 // parallel.h: how a model is spread over ranks. No torch.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "moesaic/codec/method.h"
@@ -17,8 +18,8 @@ struct ParallelOptions {
   int exchange_size = 0;             // ranks per exchange group; 0 = automatic (placement.h)
   DType dtype = DType::kF32;         // of compute and transport: kF32 or kBF16
   bool overlap = true;  // gather ahead and reduce behind while stages compute; else wait. The same bits.
-  // Of the gather of bf16 units; fp32 ones travel raw.
-  codec::Method codec = codec::Method::kRaw;
+  // How bf16 units are gathered; fp32 ones travel raw. Not set: each as it is fastest (gather_choices.h).
+  std::optional<codec::Method> codec = codec::Method::kRaw;
   ReferenceMode reference = ReferenceMode::kNode;
 };
 

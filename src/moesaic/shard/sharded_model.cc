@@ -65,9 +65,9 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
     const bool own_block_only = spec.kind == UnitKind::kExpert && exchanged(spec.layer);
     units_.push_back(std::make_unique<ShardedUnit>(
         UnitLayout(spec, placement_), world.rank(), !own_block_only, options.dtype,
-        own_block_only ? owners_gather_ : world_gather_, own_block_only ? owners_reduce_ : world_reduce_));
-    units_.back()->set_codec(options.codec, options.reference, units_.size() - 1,
-                             own_block_only ? owners_space_ : world_space_);
+        own_block_only ? owners_gather_ : world_gather_, own_block_only ? owners_reduce_ : world_reduce_,
+        units_.size(), own_block_only ? owners_space_ : world_space_));
+    if (options.codec) units_.back()->set_codec(*options.codec, options.reference);
   }
   first_stage_.assign(units_.size(), static_cast<int>(stages_.size()));
   for (int stage = static_cast<int>(stages_.size()) - 1; stage >= 0; --stage) {

@@ -3,31 +3,17 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "moesaic/comm/executor.h"
 #include "moesaic/kernels/convert.h"
 #include "moesaic/nn/checks.h"
+#include "moesaic/shard/seconds_into.h"
 
 namespace moesaic {
-namespace {
-
-// Adds the seconds a block of code took to a counter.
-class BlockedTimer {
- public:
-  explicit BlockedTimer(double& total) : total_(total), start_(Clock::now()) {}
-  ~BlockedTimer() { total_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-
- private:
-  double& total_;
-  Clock::time_point start_;
-};
-
-}  // namespace
-
 ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype,
-                         Communicator& gather_group, Communicator& reduce_group)
+                         Communicator& gather_group, Communicator& reduce_group, std::uint64_t number,
+                         CodingSpace& space)
     : layout_(std::move(layout)),
       rank_(rank),
       whole_unit_(whole_unit),
@@ -36,8 +22,9 @@ ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dty
       gather_group_(&gather_group),
       reduce_group_(&reduce_group),
       shard_elements_(layout_.part_of(rank).size()),
-      whole_elements_(whole_unit ? layout_.total_elements()
-                                 : layout_.block_elements(layout_.block_of(rank))) {
+      whole_elements_(whole_unit ? layout_.total_elements() : layout_.block_elements(layout_.block_of(rank))),
+      number_(number),
+      space_(&space) {
   for (int member = 0; member < gather_group.size(); ++member) {
     const int world_rank = gather_group.world_rank(member);
     const UnitLayout::Part part = layout_.part_of(world_rank);
@@ -91,14 +78,19 @@ void ShardedUnit::point_leaves_at(void* data, std::int64_t bytes) {
   storage_.set_nbytes(static_cast<std::size_t>(bytes));
 }
 
-void ShardedUnit::set_codec(codec::Method method, ReferenceMode mode, std::uint64_t unit,
-                            CodingSpace& space) {
-  if (resident_ || dtype_ != DType::kBF16) return;
-  if (coded_ != nullptr ? coded_->method() == method : method == codec::Method::kRaw) return;
+void ShardedUnit::set_codec(codec::Method method, ReferenceMode mode) {
+  if (!codable() || codec() == method) return;
+  counts_ = gather_counts();
   coded_.reset();
   if (method == codec::Method::kRaw) return;
-  coded_ = std::make_unique<CodedGather>(*gather_group_, part_elements_, part_offsets_, method, mode, unit,
-                                         layout_.spec().name, space);
+  coded_ = std::make_unique<CodedGather>(*gather_group_, part_elements_, part_offsets_, method, mode, number_,
+                                         layout_.spec().name, *space_);
+}
+
+GatherCounts ShardedUnit::gather_counts() const {
+  GatherCounts counts = counts_;
+  if (coded_ != nullptr) counts += coded_->counts();
+  return counts;
 }
 
 void ShardedUnit::refresh_image() {
@@ -121,6 +113,8 @@ void ShardedUnit::gather() {
     coded_->run({reinterpret_cast<const std::uint16_t*>(image()), static_cast<std::size_t>(shard_elements_)},
                 {whole_.as<std::uint16_t>(), static_cast<std::size_t>(whole_elements_)}, version_);
   } else {
+    ++counts_.runs;
+    const SecondsInto timer(counts_.seconds);
     all_gather_v(*gather_group_, {image(), static_cast<std::size_t>(shard_elements_ * size_of(dtype_))},
                  part_bytes_, whole_.span(), part_offset_bytes_);
   }
@@ -129,7 +123,7 @@ void ShardedUnit::gather() {
 void ShardedUnit::wait_gather() {
   const Span span(gather_group_->tracer(),
                   {.phase = Phase::kGather, .name = layout_.spec().name, .waiting = true});
-  const BlockedTimer timer(blocked_seconds_);
+  const SecondsInto timer(gather_blocked_seconds_);
   gather_.wait();
 }
 
@@ -171,7 +165,7 @@ void ShardedUnit::start_reduce() {
 void ShardedUnit::settle_reduce() {
   const Span span(reduce_group_->tracer(),
                   {.phase = Phase::kReduce, .name = layout_.spec().name, .waiting = true});
-  const BlockedTimer timer(blocked_seconds_);
+  const SecondsInto timer(reduce_blocked_seconds_);
   reduce_.wait();
   flat_gradient_.reset();
 }

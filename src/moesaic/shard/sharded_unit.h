@@ -29,18 +29,25 @@ namespace moesaic {
 class ShardedUnit {
  public:
   // `whole_unit`: gather every block (over the world) rather than this rank's own (over its block's owners).
-  // `gather_group` and `reduce_group` hold the same ranks, this one among them, in world order.
+  // `gather_group` and `reduce_group` hold the same ranks, this one among them, in world order. `number`: the
+  // unit's own, equal on all ranks; `space`: of the gather group.
   ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype, Communicator& gather_group,
-              Communicator& reduce_group);
+              Communicator& reduce_group, std::uint64_t number, CodingSpace& space);
 
   // How gathers travel from now on (raw at first). Collective in effect: every rank of the group calls it at
   // the same place, with equal arguments, while nothing is gathered; what was held is forgotten, unless
-  // nothing changes. `unit`: a number of the unit's own; `space`: of the gather group; borrowed. Without
-  // effect on fp32 and resident units.
-  void set_codec(codec::Method method, ReferenceMode mode, std::uint64_t unit, CodingSpace& space);
+  // nothing changes. Without effect on units that are not codable().
+  void set_codec(codec::Method method, ReferenceMode mode);
+  codec::Method codec() const { return coded_ != nullptr ? coded_->method() : codec::Method::kRaw; }
+  // Gathered, and in bf16.
+  bool codable() const { return !resident_ && dtype_ == DType::kBF16; }
   // Null while gathers travel raw.
   CodedGather* coded() { return coded_.get(); }
+  // Since the unit was made, whatever the method. Not while a gather is on its way.
+  GatherCounts gather_counts() const;
 
+  Communicator& gather_group() const { return *gather_group_; }
+  const std::vector<std::int64_t>& part_elements() const { return part_elements_; }  // by rank of the group
   const UnitLayout& layout() const { return layout_; }
   DType dtype() const { return dtype_; }
   bool resident() const { return resident_; }
@@ -73,7 +80,9 @@ class ShardedUnit {
   // Settles; adds what arrived to gradient() (or stores it, for the first micro-step of an optimizer step).
   void finish_reduce(bool first);
 
-  double blocked_seconds() const { return blocked_seconds_; }
+  // This rank stood still for a gather; for a gather or a reduce.
+  double gather_blocked_seconds() const { return gather_blocked_seconds_; }
+  double blocked_seconds() const { return gather_blocked_seconds_ + reduce_blocked_seconds_; }
 
  private:
   void make_leaves();
@@ -93,7 +102,10 @@ class ShardedUnit {
 
   Buffer master_, image_, gradient_, reduced_;
   std::uint64_t version_ = 1;  // of the image
+  std::uint64_t number_;
+  CodingSpace* space_;
   std::unique_ptr<CodedGather> coded_;
+  GatherCounts counts_;  // of all gathers but those of coded_
   // What is borrowed comes before what borrows: the destructors of Pending wait for the background.
   Buffer whole_;
   at::Tensor flat_gradient_;  // the reduce's input
@@ -101,7 +113,7 @@ class ShardedUnit {
   bool gathered_ = false, reducing_ = false;
   at::Storage storage_;
   std::vector<at::Tensor> leaves_;
-  double blocked_seconds_ = 0;
+  double gather_blocked_seconds_ = 0, reduce_blocked_seconds_ = 0;
 };
 
 }  // namespace moesaic

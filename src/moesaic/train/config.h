@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,8 +38,9 @@ struct CommConfig {
 };
 
 struct CodecConfig {
-  codec::Method method = codec::Method::kRaw;
+  std::optional<codec::Method> method;  // none: "auto"
   ReferenceMode reference = ReferenceMode::kNode;
+  std::string calibration;  // a file of `moesaic calibrate`; empty: measured at the start
 };
 
 struct DataConfig {

@@ -194,13 +194,15 @@ SchemaSection codec_section(CodecConfig& c) {
       "How gathered weights travel in bf16 training.",
       {
           {.key = "method",
-           .target = enum_target(&c.method, {{"raw", codec::Method::kRaw},
+           .target = enum_target(&c.method, {{"auto", std::nullopt},
+                                             {"raw", codec::Method::kRaw},
                                              {"entropy", codec::Method::kEntropy},
                                              {"int8", codec::Method::kInt8},
                                              {"exponent_reuse", codec::Method::kExponentReuse},
                                              {"residual", codec::Method::kResidual},
                                              {"momentum", codec::Method::kMomentum}}),
-           .doc = "momentum, residual: the difference from the step before; exponent_reuse: what is not its "
+           .doc = "auto: for each unit, momentum where it is faster than raw, as measured; momentum, "
+                  "residual: the difference from the step before; exponent_reuse: what is not its "
                   "exponent; entropy: without history; raw: as they are; all of them give the same bits, "
                   "except int8, which is LOSSY"},
           {.key = "reference",
@@ -208,6 +210,10 @@ SchemaSection codec_section(CodecConfig& c) {
                enum_target(&c.reference, {{"node", ReferenceMode::kNode}, {"rank", ReferenceMode::kRank}}),
            .doc = "who keeps the weights of the step before: the ranks of a node together, or every rank all "
                   "of them (more memory; nothing moves in the backward pass)"},
+          {.key = "calibration",
+           .target = &c.calibration,
+           .doc = "file written by `moesaic calibrate --json` on the same ranks, for method auto; empty = "
+                  "measure links and coders when training starts (about a second)"},
       }};
 }
 

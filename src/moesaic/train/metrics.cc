@@ -73,6 +73,36 @@ Json times_of(const std::vector<RankTimes>& by_rank) {
           {"background", by_phase(by_rank, &PhaseTimes::background)}};
 }
 
+// The gathers of one unit in one step.
+Json gathers_of(const UnitGathers& gathers) {
+  const GatherCounts& counts = gathers.counts;
+  Json json{{"unit", gathers.unit},
+            {"method", codec::name_of(gathers.method)},
+            {"words", gathers.words},
+            {"runs", counts.runs},
+            {"unsent", counts.unsent},
+            {"raw_bytes", gathers.raw_bytes},
+            {"seconds", rounded(counts.seconds)},
+            {"exposed_seconds", rounded(gathers.exposed_seconds)}};
+  if (gathers.method != codec::Method::kRaw) {
+    json["message_bytes"] = counts.coded_bytes;
+    if (counts.words > 0) {
+      json["bits_per_weight"] =
+          std::round(8e4 * static_cast<double>(counts.coded_bytes) / static_cast<double>(counts.words)) / 1e4;
+    }
+    json["encode_seconds"] = rounded(counts.encode_seconds);
+    json["decode_seconds"] = rounded(counts.decode_seconds);
+    json["keys"] = counts.keys;
+    json["resyncs"] = counts.resyncs;
+  }
+  if (gathers.decision) {
+    json["predicted_raw_seconds"] = rounded(gathers.decision->predicted_raw_s);
+    json["predicted_coded_seconds"] = rounded(gathers.decision->predicted_coded_s);
+    json["probe"] = gathers.decision->probe;
+  }
+  return json;
+}
+
 }  // namespace
 
 std::int64_t choices_interval(const Config& config) {
@@ -137,6 +167,11 @@ void MetricsLog::write(const StepReport& report, std::int64_t choices_interval) 
               {"exchange", report.exchange.inter_node},
               {"control", report.control.inter_node}}},
             {"expert_load", load}};
+  if (!report.gathers.empty()) {
+    Json gathers = Json::array();
+    for (const UnitGathers& unit : report.gathers) gathers.push_back(gathers_of(unit));
+    line["gathers"] = std::move(gathers);
+  }
   if (due(report.step, choices_interval)) line["expert_choices"] = report.chosen;
   if (due(report.step, times_interval(std::ssize(report.by_rank)))) line["times"] = times_of(report.by_rank);
   append(line.dump());

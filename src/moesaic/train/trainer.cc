@@ -1,5 +1,7 @@
 #include "moesaic/train/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,6 +11,8 @@
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/error.h"
+#include "moesaic/core/file.h"
+#include "moesaic/cost/measure.h"
 #include "moesaic/train/tensors.h"
 #include "moesaic/train/walk.h"
 
@@ -40,6 +44,31 @@ std::vector<RankTimes> times_on_rank_0(Communicator& world, const RankTimes& min
                receive);
   return all;
 }
+
+// Seconds that measuring links and coders may take when training starts.
+constexpr double kCalibrationBudget = 1;
+
+void require_same_ranks(const Calibration& calibration, const Communicator& world, const std::string& file) {
+  std::vector<int> nodes;
+  for (int rank = 0; rank < world.size(); ++rank) nodes.push_back(world.topology().node_of(rank));
+  require(calibration.node_of_rank == nodes,
+          "codec.calibration: {} was measured with {} ranks on nodes {}, this job has {} on {}", file,
+          calibration.node_of_rank.size(), fmt::join(calibration.node_of_rank, " "), nodes.size(),
+          fmt::join(nodes, " "));
+}
+
+// What the gates of method auto go by; not measured where nothing hangs on it.
+Calibration calibration_for(const CodecConfig& config, ShardedModel& model, Communicator& world) {
+  if (config.method || !needs_calibration(model, config.reference)) return {};
+  if (config.calibration.empty()) return calibrate(world, {.budget_s = kCalibrationBudget});
+  Calibration calibration =
+      from_rank_0(world, calibration_from_json(read_text(config.calibration), config.calibration));
+  require_same_ranks(calibration, world, config.calibration);
+  return calibration;
+}
+
+// Of one version: every micro-step gathers forward and backward.
+int gathers_per_step(const TrainConfig& train) { return static_cast<int>(2 * train.accumulation); }
 
 bool routes_tokens(const LayerStats& stats) { return !stats.chosen.empty(); }
 
@@ -83,6 +112,8 @@ Trainer::Trainer(const Config& config, Communicator& world)
                           .accumulation = config.train.accumulation}),
       model_(config.model, parallel_options(config), world_),
       optimizer_(config.optim, model_),
+      gather_choices_(model_, config.codec.method, config.codec.reference,
+                      calibration_for(config.codec, model_, world_), gathers_per_step(config.train)),
       bias_(initial_bias(config.model)) {}
 
 void Trainer::restore(const Position& position) {
@@ -204,7 +235,9 @@ StepReport Trainer::step() {
   const PhaseTimes before = clock_.times();
   StepReport report;
   report.step = position_.steps_done + 1;
+  gather_choices_.choose(report.step);
   step_on(position_.steps_done, report);
+  report.gathers = gather_choices_.observe();
 
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.tokens_per_s = static_cast<double>(config_.train.batch_tokens) / report.seconds;

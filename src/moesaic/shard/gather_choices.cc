@@ -1,0 +1,127 @@
+#include "moesaic/shard/gather_choices.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "moesaic/comm/collectives.h"
+
+namespace moesaic {
+namespace {
+
+// What one rank saw of one unit since the step began.
+struct Seen {
+  std::int64_t runs, unsent, keys, resyncs, words, coded_bytes;
+  double encode_seconds, decode_seconds, seconds, exposed_seconds;
+};
+static_assert(sizeof(Seen) == 80);
+
+Seen since(const GatherCounts& now, const GatherCounts& before, double exposed_seconds) {
+  return {.runs = now.runs - before.runs,
+          .unsent = now.unsent - before.unsent,
+          .keys = now.keys - before.keys,
+          .resyncs = now.resyncs - before.resyncs,
+          .words = now.words - before.words,
+          .coded_bytes = now.coded_bytes - before.coded_bytes,
+          .encode_seconds = now.encode_seconds - before.encode_seconds,
+          .decode_seconds = now.decode_seconds - before.decode_seconds,
+          .seconds = now.seconds - before.seconds,
+          .exposed_seconds = exposed_seconds};
+}
+
+void add(UnitGathers& total, const Seen& seen) {
+  GatherCounts& counts = total.counts;
+  counts.runs = seen.runs;
+  counts.unsent = seen.unsent;
+  counts.keys += seen.keys;
+  counts.resyncs = std::max(counts.resyncs, seen.resyncs);
+  counts.words += seen.words;
+  counts.coded_bytes += seen.coded_bytes;
+  counts.encode_seconds = std::max(counts.encode_seconds, seen.encode_seconds);
+  counts.decode_seconds = std::max(counts.decode_seconds, seen.decode_seconds);
+  counts.seconds = std::max(counts.seconds, seen.seconds);
+  total.exposed_seconds = std::max(total.exposed_seconds, seen.exposed_seconds);
+}
+
+// Of a group within its world, ascending.
+std::vector<int> members(const Communicator& group, const Communicator& world) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    for (int member = 0; member < group.size(); ++member) {
+      if (group.world_rank(member) == world.world_rank(rank)) ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
+bool needs_calibration(ShardedModel& model, ReferenceMode mode) {
+  return std::ranges::any_of(model.units(), [&](const auto& unit) {
+    return unit->codable() &&
+           (mode == ReferenceMode::kRank || unit->gather_group().topology().num_nodes() > 1);
+  });
+}
+
+GatherChoices::GatherChoices(ShardedModel& model, std::optional<codec::Method> method, ReferenceMode mode,
+                             const Calibration& calibration, int gathers_per_step)
+    : model_(&model), mode_(mode) {
+  const bool calibrated = needs_calibration(model, mode);
+  for (auto& unit : model.units()) {
+    if (!unit->codable()) continue;
+    units_.push_back({.unit = unit.get(), .gate = {}, .counts_before = {}});
+    if (method || !calibrated) continue;
+    const GatherShape shape{
+        .topology = unit->gather_group().topology(),
+        .words_of_rank = unit->part_elements(),
+        .mode = mode,
+        .regathers = gathers_per_step - 1,
+        .slices = static_cast<int>(CodedGather::slices_of(std::ranges::max(unit->part_elements())))};
+    units_.back().gate.emplace(unit->layout().spec().name, calibration, shape);
+  }
+}
+
+void GatherChoices::choose(std::int64_t step) {
+  step_ = step;
+  for (Unit& unit : units_) {
+    if (unit.gate) unit.unit->set_codec(unit.gate->choose(step), mode_);
+    unit.counts_before = unit.unit->gather_counts();
+    unit.blocked_before = unit.unit->gather_blocked_seconds();
+  }
+}
+
+std::vector<UnitGathers> GatherChoices::observe() {
+  std::vector<UnitGathers> result;
+  if (units_.empty()) return result;
+  Communicator& world = model_->world();
+  std::vector<Seen> mine;
+  for (const Unit& unit : units_) {
+    mine.push_back(since(unit.unit->gather_counts(), unit.counts_before,
+                         unit.unit->gather_blocked_seconds() - unit.blocked_before));
+  }
+  const auto world_size = static_cast<std::size_t>(world.size());
+  std::vector<Seen> all(mine.size() * world_size);
+  all_gather_v(world, std::as_bytes(std::span(mine)),
+               std::vector<std::int64_t>(world_size, std::ssize(mine) * std::int64_t{sizeof(Seen)}),
+               std::as_writable_bytes(std::span(all)));
+
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    const Communicator& group = unit.unit->gather_group();
+    UnitGathers total{
+        .unit = unit.unit->layout().spec().name, .method = unit.unit->codec(), .counts = {}, .decision = {}};
+    for (const int rank : members(group, world)) {
+      add(total, all[static_cast<std::size_t>(rank) * units_.size() + i]);
+    }
+    for (const std::int64_t words : unit.unit->part_elements()) total.words += words;
+    total.raw_bytes = total.words * 2 * (group.topology().num_nodes() - 1) * total.counts.runs;
+    if (unit.gate) {
+      unit.gate->observe(step_, total.method, total.counts.seconds, total.counts.coded_bytes);
+      total.decision = unit.gate->decision();
+    }
+    result.push_back(std::move(total));
+  }
+  return result;
+}
+
+}  // namespace moesaic

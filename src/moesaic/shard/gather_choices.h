@@ -1,0 +1,61 @@
+// gather_choices.h: how each unit's gathers travel, step by step, and what came of it.
+//
+// Collective: every rank makes one for its model with equal arguments, calls choose() before a step and
+// observe() after it. With a fixed method choose() changes nothing; else a gate for each unit (cost/
+// gather_gate.h) weighs raw against momentum, from facts that observe() gathers, so that all ranks of a
+// unit's group choose the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moesaic/codec/method.h"
+#include "moesaic/cost/calibration.h"
+#include "moesaic/cost/gather_gate.h"
+#include "moesaic/shard/sharded_model.h"
+
+namespace moesaic {
+
+// What the gathers of one unit did in one step; equal on all ranks of its group.
+struct UnitGathers {
+  std::string unit;
+  codec::Method method = codec::Method::kRaw;
+  GatherCounts counts;         // runs and unsent of one rank; times of the slowest; the others of all ranks
+  double exposed_seconds = 0;  // the rank that stood still longest
+  std::int64_t words = 0;      // of the whole unit
+  std::int64_t raw_bytes = 0;  // that raw gathers would have moved between nodes
+  std::optional<GatherDecision> decision;  // of the gate, where there is one
+};
+
+class GatherChoices {
+ public:
+  // `method`: fixed, or none for gates; those ask for `calibration`. `gathers_per_step`: of one unit and
+  // version. Units that are not codable() have no choice.
+  GatherChoices(ShardedModel& model, std::optional<codec::Method> method, ReferenceMode mode,
+                const Calibration& calibration, int gathers_per_step);
+
+  // Of step `step`, ascending.
+  void choose(std::int64_t step);
+  // What was gathered since choose(); of codable units, in their order. Nothing may be on its way. Sends 80
+  // bytes a unit from every rank to every other.
+  std::vector<UnitGathers> observe();
+
+ private:
+  struct Unit {
+    ShardedUnit* unit;
+    std::optional<GatherGate> gate;
+    GatherCounts counts_before;
+    double blocked_before = 0;
+  };
+  ShardedModel* model_;
+  ReferenceMode mode_;
+  std::int64_t step_ = 0;
+  std::vector<Unit> units_;
+};
+
+// Whether a choice can make a difference: some unit is codable and crosses nodes, or every rank keeps words.
+bool needs_calibration(ShardedModel& model, ReferenceMode mode);
+
+}  // namespace moesaic

@@ -1,0 +1,170 @@
+// Training with coded gathers: the same bits as with raw ones, whatever is chosen.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/comm/thrown.h"
+#include "tests/train/runs.h"
+
+namespace moesaic::testing {
+namespace {
+
+using codec::Method;
+
+Config bf16_run(const TempFolder& folder) {
+  Config config = small_config(write_text(folder.path()));
+  config.train.dtype = DType::kBF16;
+  config.parallel.ranks = 4;
+  config.comm.ranks_per_node = 2;
+  config.codec.method = Method::kRaw;
+  return config;
+}
+
+TEST(CodedTraining, TwoHundredStepsAreThoseOfRawWithEveryLosslessMethodAndBothReferences) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.train.steps = 200;
+  config.model.num_layers = 1;
+  config.train.batch_tokens = 64;
+  const Outcome raw = train(config, 200);
+  for (const Method method : codec::kMethods) {
+    if (!codec::lossless(method) || method == Method::kRaw) continue;
+    for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
+      SCOPED_TRACE(codec::name_of(method));
+      config.codec.method = method;
+      config.codec.reference = mode;
+      const Outcome coded = train(config, 200);
+      expect_same_bits(raw, coded);
+      EXPECT_LT(coded.steps.back().gather.inter_node, raw.steps.back().gather.inter_node);
+    }
+  }
+}
+
+TEST(CodedTraining, AnyChoicesOfTheGateGiveTheBitsOfRaw) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.train.steps = 40;
+  const Outcome raw = train(config, 40);
+  for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
+    TensorCollection parameters;
+    on_ranks(config, [&](Trainer& trainer) {
+      trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
+      for (std::uint64_t step = 0; step < 40; ++step) {
+        auto& units = trainer.model().units();
+        for (std::uint64_t u = 0; u < units.size(); ++u) {
+          const Method choices[] = {Method::kRaw, Method::kMomentum, Method::kResidual, Method::kEntropy};
+          units[u]->set_codec(choices[random_bits(11, step * 100 + u) % 4], mode);
+        }
+        const StepReport report = trainer.step();
+        EXPECT_EQ(report.loss, raw.steps[step].loss) << "step " << step + 1;
+      }
+      parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
+    });
+    EXPECT_EQ(parameters.tensors(), raw.parameters);
+  }
+}
+
+TEST(CodedTraining, AutoCalibratesChoosesAndChangesNoBit) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.train.steps = 12;
+  const Outcome raw = train(config, 12);
+  config.codec.method = std::nullopt;
+  const Outcome chosen = train(config, 12);
+  expect_same_bits(raw, chosen);
+  ASSERT_FALSE(chosen.steps.back().gathers.empty());
+  for (const UnitGathers& gathers : chosen.steps.back().gathers) {
+    ASSERT_TRUE(gathers.decision) << gathers.unit;
+    EXPECT_GT(gathers.decision->predicted_raw_s, 0) << gathers.unit;
+    EXPECT_GT(gathers.decision->predicted_coded_s, 0) << gathers.unit;
+    EXPECT_EQ(gathers.decision->chosen, gathers.method) << gathers.unit;
+    EXPECT_EQ(gathers.decision->measured_s, gathers.counts.seconds) << gathers.unit;
+  }
+}
+
+TEST(CodedTraining, AutoOnOneNodeLeavesGathersRawWithoutMeasuring) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.comm.ranks_per_node = 0;
+  config.codec.method = std::nullopt;
+  for (const UnitGathers& gathers : train(config, 2).steps.back().gathers) {
+    EXPECT_EQ(gathers.method, Method::kRaw);
+    EXPECT_FALSE(gathers.decision);
+  }
+}
+
+TEST(CodedTraining, TheReportCountsWhatEachUnitSent) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.codec.method = Method::kMomentum;
+  const Outcome outcome = train(config, 3);
+  std::int64_t coded = 0, raw = 0;
+  for (const UnitGathers& gathers : outcome.steps.back().gathers) {
+    SCOPED_TRACE(gathers.unit);
+    // The forward pass sends the difference, the backward pass nothing (the head is gathered once).
+    EXPECT_EQ(gathers.counts.runs - gathers.counts.unsent, 1);
+    EXPECT_EQ(gathers.counts.words, gathers.words);
+    EXPECT_EQ(gathers.counts.keys, 0);
+    coded += gathers.counts.coded_bytes;
+    raw += gathers.raw_bytes;
+  }
+  EXPECT_EQ(outcome.steps.front().gathers.front().counts.keys, config.parallel.ranks);
+  EXPECT_GT(coded, 0);
+  EXPECT_GT(raw, outcome.steps.back().gather.inter_node);
+}
+
+TEST(CodedTraining, AStoredReferenceThatIsDamagedCostsAKeyAndNoBit) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  const Outcome raw = train(config, 6);
+  config.codec.method = Method::kMomentum;
+  TensorCollection parameters;
+  std::int64_t resyncs = 0;
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
+    for (int step = 0; step < 6; ++step) {
+      if (step == 3 && trainer.world().rank() == 2) {
+        for (auto& unit : trainer.model().units()) {
+          codec::Reference* held = unit->coded() == nullptr ? nullptr : unit->coded()->reference(0);
+          if (held != nullptr && held->size() > 0) held->memory()[5] ^= std::byte{0x10};
+        }
+      }
+      const StepReport report = trainer.step();
+      if (trainer.world().rank() == 0) {
+        for (const UnitGathers& gathers : report.gathers) resyncs += gathers.counts.resyncs;
+      }
+    }
+    parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
+  });
+  EXPECT_EQ(parameters.tensors(), raw.parameters);
+  EXPECT_GT(resyncs, 0);
+}
+
+TEST(CodedTraining, ARankThatChoosesOtherwiseEndsTheRunOnEveryRank) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.codec.method = Method::kMomentum;
+  std::atomic<int> failed = 0;
+  EXPECT_THROW(on_ranks(config,
+                        [&](Trainer& trainer) {
+                          trainer.model().initialise(1);
+                          trainer.step();
+                          if (trainer.world().rank() == 3) {
+                            for (auto& unit : trainer.model().units()) {
+                              unit->set_codec(Method::kRaw, ReferenceMode::kNode);
+                            }
+                          }
+                          try {
+                            trainer.step();
+                          } catch (const std::exception& error) {
+                            fprintf(stderr, "rank %d: %s\n", trainer.world().rank(), error.what());
+                            ++failed;
+                            throw;
+                          }
+                        }),
+               Error);
+  EXPECT_EQ(failed, 4);
+}
+
+}  // namespace
+}  // namespace moesaic::testing
