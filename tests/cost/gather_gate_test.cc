@@ -26,7 +26,7 @@ constexpr std::int64_t kWords = 1'000'000;
 constexpr std::int64_t kMessageBytes = 4 * kWords * 27 / 80;  // 2.7 bits a word
 
 // A gate on a link of so many bytes a second.
-GatherGate gate_on(double bytes_per_s, std::int64_t words = kWords, GateOptions options = {}) {
+GatherGate gate_on(double bytes_per_s, std::int64_t words = kWords, GatherGateOptions options = {}) {
   return {"layer 3", round_calibration(kTopology, bytes_per_s), shape_of(words), options};
 }
 
@@ -74,7 +74,7 @@ TEST(GatherGate, AFasterLinkNeverTurnsRawIntoCoded) {
 TEST(GatherGate, NotesTheFactsOfADecision) {
   GatherGate gate = gate_on(12.5e6);
   gate.choose(7);
-  const GateDecision& decision = gate.decision();
+  const GatherDecision& decision = gate.decision();
   EXPECT_EQ(decision.unit, "layer 3");
   EXPECT_EQ(decision.step, 7);
   EXPECT_EQ(decision.chosen, Method::kMomentum);
@@ -132,7 +132,7 @@ TEST(GatherGate, OneOutlierDoesNotChangeItsMind) {
 }
 
 TEST(GatherGate, LooksAtRawEveryFiftyStepsAndReturns) {
-  GateOptions options;
+  GatherGateOptions options;
   options.probe_cost = 1;  // whatever it costs
   GatherGate gate = gate_on(12.5e6, kWords, options);
   const auto taken = run(gate, 0, 120, predicted(12.5e6, Method::kRaw), predicted(12.5e6, Method::kMomentum));
@@ -142,7 +142,7 @@ TEST(GatherGate, LooksAtRawEveryFiftyStepsAndReturns) {
 }
 
 TEST(GatherGate, LooksAtCodedLongEnoughToSeeItAtItsBest) {
-  GateOptions options;
+  GatherGateOptions options;
   options.probe_cost = 1;
   GatherGate gate = gate_on(12.5e9, kWords, options);
   const double raw_s = predicted(12.5e9, Method::kRaw), coded_s = predicted(12.5e9, Method::kMomentum);
@@ -154,7 +154,7 @@ TEST(GatherGate, LooksAtCodedLongEnoughToSeeItAtItsBest) {
 }
 
 TEST(GatherGate, AProbeThatFindsABetterWayStaysThere) {
-  GateOptions options;
+  GatherGateOptions options;
   options.probe_cost = 1;
   GatherGate gate = gate_on(12.5e9, kWords, options);
   const double raw_s = predicted(12.5e9, Method::kRaw);
@@ -184,7 +184,7 @@ TEST(GatherGate, ProbesCostAHundredthOfTheTimeAtMost) {
 
 TEST(GatherGate, AFixedMethodIsAlwaysTaken) {
   for (const Method method : codec::kMethods) {
-    GateOptions options;
+    GatherGateOptions options;
     options.fixed = method;
     GatherGate gate = gate_on(12.5e6, kWords, options);
     EXPECT_EQ(run(gate, 0, 120, 1.0, 50.0), repeated(120, method));
@@ -230,17 +230,17 @@ TEST(GatherGate, RejectsMeasurementsThatCannotBe) {
 
 TEST(GatherGate, RejectsOptionsThatCannotBe) {
   const auto made = [](auto change) {
-    GateOptions options;
+    GatherGateOptions options;
     change(options);
     return thrown_by([&] { gate_on(12.5e6, kWords, options); });
   };
-  EXPECT_SAYS(made([](GateOptions& o) { o.coded = Method::kInt8; }), "int8 is no choice");
-  EXPECT_SAYS(made([](GateOptions& o) { o.coded = Method::kRaw; }), "raw is no choice");
-  EXPECT_SAYS(made([](GateOptions& o) { o.gain = -0.1; }), "gain is -0.1");
-  EXPECT_SAYS(made([](GateOptions& o) { o.confirmations = 0; }), "confirmations is 0");
-  EXPECT_SAYS(made([](GateOptions& o) { o.probe_every = 0; }), "probe_every is 0");
-  EXPECT_SAYS(made([](GateOptions& o) { o.probe_cost = 0; }), "probe_cost is 0");
-  EXPECT_SAYS(made([](GateOptions& o) { o.smoothing = 2; }), "smoothing is 2");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.coded = Method::kInt8; }), "int8 is no choice");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.coded = Method::kRaw; }), "raw is no choice");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.gain = -0.1; }), "gain is -0.1");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.confirmations = 0; }), "confirmations is 0");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.probe_every = 0; }), "probe_every is 0");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.probe_cost = 0; }), "probe_cost is 0");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.smoothing = 2; }), "smoothing is 2");
   Calibration broken = round_calibration(kTopology);
   broken.copy.alone_bytes_per_s = -1;
   EXPECT_SAYS(thrown_by([&] { GatherGate("u", broken, shape_of(1)); }), "copy.alone_bytes_per_s is -1");

@@ -20,7 +20,7 @@ int probe_steps(bool coded) { return coded ? kCodedWarmUp : 1; }
 }  // namespace
 
 GatherGate::GatherGate(std::string unit, const Calibration& calibration, GatherShape shape,
-                       GateOptions options)
+                       GatherGateOptions options)
     : calibration_(calibration), shape_(std::move(shape)), options_(std::move(options)) {
   require_valid(calibration_);
   words_ = load_of(shape_).all;

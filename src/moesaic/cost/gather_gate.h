@@ -23,7 +23,7 @@
 
 namespace moesaic {
 
-struct GateOptions {
+struct GatherGateOptions {
   std::optional<codec::Method> fixed;              // always this one; nothing is decided or probed
   codec::Method coded = codec::Method::kMomentum;  // what is weighed against raw; lossless
   double gain = 0.05;
@@ -34,7 +34,7 @@ struct GateOptions {
 };
 
 // One decision and the facts behind it, for a log. Seconds are of a whole step.
-struct GateDecision {
+struct GatherDecision {
   std::string unit;
   std::int64_t step = 0;
   codec::Method chosen = codec::Method::kRaw;
@@ -49,7 +49,8 @@ struct GateDecision {
 class GatherGate {
  public:
   // InvalidArgument: a calibration, shape or options out of range; a coded method that is raw or lossy.
-  GatherGate(std::string unit, const Calibration& calibration, GatherShape shape, GateOptions options = {});
+  GatherGate(std::string unit, const Calibration& calibration, GatherShape shape,
+             GatherGateOptions options = {});
 
   // For the gathers of `step`, later than the step before. InvalidArgument otherwise.
   codec::Method choose(std::int64_t step);
@@ -61,7 +62,7 @@ class GatherGate {
   void observe(std::int64_t step, codec::Method method, double seconds, std::int64_t message_bytes);
 
   // The last one.
-  const GateDecision& decision() const { return decision_; }
+  const GatherDecision& decision() const { return decision_; }
 
  private:
   enum Way { kRaw, kCoded, kWays };
@@ -75,12 +76,12 @@ class GatherGate {
 
   Calibration calibration_;
   GatherShape shape_;
-  GateOptions options_;
+  GatherGateOptions options_;
   std::int64_t words_ = 0;
   std::array<Average, std::size(codec::kMethods)> bits_{};  // by Method
   std::array<Average, kWays> factor_{};
 
-  GateDecision decision_;
+  GatherDecision decision_;
   bool started_ = false;
   Way way_ = kRaw;          // taken but for probes
   int confirmed_ = 0;       // decisions in which the other way promised more
