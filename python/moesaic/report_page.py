@@ -10,6 +10,7 @@ from plotly.offline import get_plotlyjs
 
 from moesaic import report_data as data
 from moesaic import report_figures as figures
+from moesaic import report_gathers as gathers
 from moesaic import report_summary as summary
 
 HERE = Path(__file__).parent
@@ -111,6 +112,27 @@ def traffic(page, run):
                       page.plot("reach", "In all, within and between nodes", figures.bytes_by_reach(run), remark)))
 
 
+def weights(page, run):
+    if gathers.of(run) is None:
+        return
+    ratio = gathers.prediction(run)
+    blocks = [page.plot("bits", "Bits per weight of each unit", gathers.bits_over_steps(run),
+                        "Left out: steps in which a unit travelled raw (16 bits) or in full, as in the first step."),
+              grid(page.plot("saved", "Raw and sent, by kind", gathers.raw_and_sent(run)),
+                   page.plot("gathering", "Gathers: hidden and exposed", gathers.time_over_steps(run),
+                             "Sums over units; of each, the slowest rank and the one that waited longest.")),
+              grid(page.plot("methods", "How units travelled", gathers.methods_over_steps(run)),
+                   page.plot("ratio", "How well times were predicted", ratio) if ratio is not None else ""),
+              "<h3>Decisions</h3><p>Times are of a late step, all its gathers of a unit together.</p>",
+              decision_table(gathers.decisions(run))]
+    page.section("weights", "Gathered weights", f"<p>{escape(gathers.in_words(run))}</p>", *blocks)
+
+
+def decision_table(rows):
+    rest = f"<p>… and {len(rows) - 200} more.</p>" if len(rows) > 200 else ""
+    return table(gathers.DECISIONS, rows[:200]) + rest
+
+
 def routing(page, run):
     heat = figures.expert_load(run)
     blocks = []
@@ -200,6 +222,7 @@ def render(run):
     learning(page, run)
     speed(page, run)
     traffic(page, run)
+    weights(page, run)
     routing(page, run)
     checkpoints(page, run)
     setup(page, run)

@@ -4,6 +4,7 @@ import numpy as np
 
 from moesaic import report_data as data
 from moesaic import report_figures as figures
+from moesaic import report_gathers as gathers
 
 
 def si(value, unit=""):
@@ -116,6 +117,10 @@ def worth_a_look(run):
     non_finite = int(np.nansum(run.column("dropped_non_finite"))) if run.steps else 0
     if non_finite:
         found.append(f"{non_finite:,} tokens had router logits that are not finite.")
+    resyncs = gathers.resyncs(run)
+    if resyncs:
+        found.append(f"{resyncs} gather{'s' if resyncs > 1 else ''} had to be sent again in full: some rank held or received "
+                     "something else than was sent. Weights are right; memory or network may not be.")
     held_out = [data.number(line["heldout_loss"]) for line in run.evaluations]
     if len(held_out) >= 3 and held_out[-1] > min(held_out) * 1.02:
         found.append("The held-out loss is more than 2 % above its best: the model may be overfitting.")

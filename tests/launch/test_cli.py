@@ -30,7 +30,7 @@ def test_an_unknown_subcommand_is_named():
 def test_help_lists_the_subcommands():
     shown = moesaic("--help")
     assert shown.returncode == 0 and shown.stderr == ""
-    for subcommand in ("train", "eval", "generate", "inspect", "config"):
+    for subcommand in ("train", "eval", "generate", "inspect", "config", "calibrate"):
         assert f"\n  {subcommand} " in shown.stdout
     assert moesaic("train", "--help").returncode == 0
 

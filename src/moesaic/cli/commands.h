@@ -15,5 +15,6 @@ void add_inspect(CLI::App& app);
 void add_config(CLI::App& app);
 void add_report(CLI::App& app);
 void add_codec(CLI::App& app);
+void add_calibrate(CLI::App& app);
 
 }  // namespace moesaic::cli

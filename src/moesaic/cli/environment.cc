@@ -22,17 +22,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// "model name : X" of the first processor; empty where the system does not say.
-std::string cpu_name() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("model name")) continue;
-    const std::size_t value = line.find_first_not_of(": \t", line.find(':'));
-    return value == std::string::npos ? "" : line.substr(value);
-  }
-  return "";
-}
-
 std::int64_t memory_bytes() {
   struct sysinfo info {};
   if (sysinfo(&info) != 0) return 0;
@@ -69,6 +58,16 @@ std::string host_name() {
   std::string name(256, '\0');
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
   return name.c_str();
+}
+
+std::string cpu_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with("model name")) continue;
+    const std::size_t value = line.find_first_not_of(": \t", line.find(':'));
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return "";
 }
 
 void record_environment(Communicator& world, const Config& config, std::int64_t from_step,

@@ -18,6 +18,9 @@ extern const char* const kGitVersion;
 
 std::string host_name();
 
+// "model name : X" of the first processor; empty where the system does not say.
+std::string cpu_name();
+
 // Collective; rank 0 writes. `from_step`: steps done when this invocation began. IoError on every rank when
 // rank 0 cannot write.
 void record_environment(Communicator& world, const Config& config, std::int64_t from_step,

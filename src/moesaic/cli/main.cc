@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
   moesaic::cli::add_config(app);
   moesaic::cli::add_report(app);
   moesaic::cli::add_codec(app);
+  moesaic::cli::add_calibrate(app);
   try {
     require_known_subcommand(app, argc > 1 ? argv[1] : "");
     app.parse(argc, argv);

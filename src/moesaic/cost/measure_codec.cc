@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "moesaic/codec/message.h"
@@ -20,7 +19,10 @@ namespace {
 constexpr std::size_t kWords = 256 << 10;
 constexpr double kBytes = 2.0 * kWords;
 constexpr double kTick = 1e-9;  // of the clock: no time is shorter
-constexpr int kFirstSteps = 3;  // a key, a difference without a previous one, and one with
+constexpr int kFirstSteps = 6;  // from a key until the tables have settled
+// Several turns of ranks that share a core, and as many of them as fit.
+constexpr double kWindowSeconds = 0.02;
+constexpr int kMostWindows = 4;
 
 struct Times {
   double encode = 0, decode = 0;
@@ -67,42 +69,39 @@ class Ends {
   int steps_ = 0;
 };
 
-// Adds up `step` until `seconds` are over, twice at least.
+// Seconds of one `step` of a slowest rank, in the best of several windows: in each, ranks that share a core
+// take their turns, and what else the machine does disturbs some windows more than others. Ranks that do not
+// take part sleep.
 template <typename Step>
-std::pair<Times, int> repeat(double seconds, Step step) {
-  Times sum;
-  int count = 0;
-  for (const Stopwatch watch; count < 2 || watch.seconds() < seconds; ++count) {
-    const Times times = step();
-    sum.encode += times.encode;
-    sum.decode += times.decode;
-    sum.message_bytes += times.message_bytes;
+Times best_window(Communicator& world, double seconds, bool takes_part, Step step) {
+  Times best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+  const int windows = std::clamp(static_cast<int>(seconds / kWindowSeconds), 1, kMostWindows);
+  for (int window = 0; window < windows; ++window) {
+    (void)slowest(world, 0);  // all begin together
+    Times sum;
+    int count = 0;
+    for (const Stopwatch watch; takes_part && (count == 0 || watch.seconds() < seconds / windows); ++count) {
+      const Times times = step();
+      sum.encode += times.encode;
+      sum.decode += times.decode;
+      sum.message_bytes = times.message_bytes;
+    }
+    const double steps = std::max(count, 1);
+    best.encode = std::min(best.encode, slowest(world, sum.encode / steps));
+    best.decode = std::min(best.decode, slowest(world, sum.decode / steps));
+    best.message_bytes = static_cast<std::size_t>(slowest(world, static_cast<double>(sum.message_bytes)));
   }
-  return {sum, count};
+  return best;
 }
 
-// The rates of `step`, run by rank 0 alone while the others sleep, and by all: then of the slowest.
 template <typename Step>
 CodecRates measure(Communicator& world, double seconds, Step step) {
-  CodecRates rates;
-  const auto run = [&](bool takes_part, double& encode, double& decode) {
-    (void)slowest(world, 0);
-    Times sum;
-    int count = 1;
-    if (takes_part) std::tie(sum, count) = repeat(seconds, step);
-    encode = kBytes / std::max(slowest(world, sum.encode / count), kTick);
-    decode = kBytes / std::max(slowest(world, sum.decode / count), kTick);
-    const double bits = 8.0 * static_cast<double>(sum.message_bytes) / static_cast<double>(kWords) / count;
-    rates.bits_per_word = slowest(world, bits);
-  };
-  run(world.rank() == 0, rates.encode.alone_bytes_per_s, rates.decode.alone_bytes_per_s);
-  if (world.size() > 1) {
-    run(true, rates.encode.together_bytes_per_s, rates.decode.together_bytes_per_s);
-  } else {
-    rates.encode.together_bytes_per_s = rates.encode.alone_bytes_per_s;
-    rates.decode.together_bytes_per_s = rates.decode.alone_bytes_per_s;
-  }
-  return rates;
+  const auto rate = [](double spent) { return kBytes / std::max(spent, kTick); };
+  const Times alone = best_window(world, seconds, world.rank() == 0, step);
+  const Times together = world.size() == 1 ? alone : best_window(world, seconds, true, step);
+  return {.encode = {rate(alone.encode), rate(together.encode)},
+          .decode = {rate(alone.decode), rate(together.decode)},
+          .bits_per_word = 8.0 * static_cast<double>(together.message_bytes) / static_cast<double>(kWords)};
 }
 
 }  // namespace

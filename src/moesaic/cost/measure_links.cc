@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "moesaic/comm/executor.h"
@@ -17,7 +18,7 @@ constexpr std::int64_t kSmallMessage = 8;
 constexpr std::int64_t kFirstMessage = 16 << 10;
 constexpr std::int64_t kLongestMessage = 8 << 20;
 constexpr std::int64_t kMostReceived = 32 << 20;  // by one rank at a time
-constexpr int kSmallRounds = 20;                  // at most, for one time
+constexpr int kSmallRounds = 4;                   // behind each other, for one time
 constexpr int kFewestTimes = 3;
 
 // Whom one rank sends to and hears from in one round.
@@ -97,19 +98,17 @@ class Rounds {
     return slowest(world_, watch.seconds()) / rounds;
   }
 
-  // The middle one of several times, as many as fit in `seconds`, at least kFewestTimes unless one alone
-  // takes longer than that.
-  double median_time(std::int64_t message_bytes, int rounds, double seconds) {
-    std::vector<double> times;
-    double spent = 0;
-    do {
-      times.push_back(time(message_bytes, rounds));
-      spent += times.back() * rounds;
-    } while (spent < seconds &&
-             (std::ssize(times) < kFewestTimes || spent + times.back() * rounds < seconds));
-    const auto middle = times.begin() + std::ssize(times) / 2;
-    std::ranges::nth_element(times, middle);
-    return *middle;
+  // The least of several times, as many as fit in `seconds`, at least kFewestTimes unless one alone takes
+  // longer than that: what the link does when the machine leaves it alone.
+  double least_time(std::int64_t message_bytes, int rounds, double seconds) {
+    double least = std::numeric_limits<double>::infinity(), spent = 0;
+    for (int times = 0; spent < seconds && (times < kFewestTimes || spent + least * rounds < seconds);
+         ++times) {
+      const double seconds_now = time(message_bytes, rounds);
+      least = std::min(least, seconds_now);
+      spent += seconds_now * rounds;
+    }
+    return least;
   }
 
  private:
@@ -120,15 +119,8 @@ class Rounds {
 
 Link measure(Communicator& world, Pattern pattern, Load load, std::int64_t most_senders, double budget_s) {
   Rounds rounds(world, std::move(pattern));
-  // The first round makes connections; it also tells how many fit.
-  (void)rounds.time(kSmallMessage, 1);
-  const double once = rounds.time(kSmallMessage, 1);
-  const double share = budget_s / 8;
-  const int together =
-      once > 0
-          ? static_cast<int>(std::clamp(share / once / kFewestTimes, 1.0, static_cast<double>(kSmallRounds)))
-          : kSmallRounds;
-  const double small = rounds.median_time(kSmallMessage, together, share);
+  (void)rounds.time(kSmallMessage, 1);  // makes connections
+  const double small = rounds.least_time(kSmallMessage, kSmallRounds, budget_s / 4);
 
   // Long enough that what a round costs besides its bytes does not count, short enough for three of them.
   const std::int64_t longest =
@@ -141,9 +133,10 @@ Link measure(Communicator& world, Pattern pattern, Load load, std::int64_t most_
     bytes = std::min(longest, static_cast<std::int64_t>(static_cast<double>(bytes) * growth));
     round = rounds.time(bytes, 1);
   }
-  const double large = rounds.median_time(bytes, 1, 3 * wanted);
-  return {.seconds_per_message = small / static_cast<double>(load.messages),
-          .seconds_per_byte = std::max(large - small, 0.0) / static_cast<double>(bytes * load.streams)};
+  const double large = rounds.least_time(bytes, 1, 3 * wanted);
+  return {
+      .seconds_per_message = small / static_cast<double>(load.messages),
+      .seconds_per_byte = (large - std::min(small, large / 2)) / static_cast<double>(bytes * load.streams)};
 }
 
 }  // namespace

@@ -1,0 +1,49 @@
+"""moesaic calibrate on hosts joined by links of a known rate: it finds the rate.
+
+Skipped (exit status 77), with the reason, where this machine cannot make network namespaces.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CLUSTER = Path(__file__).resolve().parents[2] / "tools" / "cluster"
+MOESAIC = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic")
+NAME = f"test_{os.getpid()}"
+
+
+def cluster(verb, *words):
+    return subprocess.run([str(word) for word in (sys.executable, CLUSTER, verb, "--name", NAME, *words)],
+                          capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hosts():
+    try:
+        started = cluster("up", "--hosts", 2, "--rate", "100mbit")
+        if started.returncode == 3:
+            pytest.exit(f"skipped: {started.stderr.strip()}", returncode=77)
+        assert started.returncode == 0, started.stderr
+        yield
+    finally:
+        cluster("down")
+
+
+def test_the_rate_of_the_links_is_found(tmp_path):
+    file = tmp_path / "calibration.json"
+    ran = cluster("run", "--ranks-per-host", 2, "--timeout", 100, "--", MOESAIC, "calibrate", "--json", file)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    result = json.loads(file.read_text())
+    assert result["node_of_rank"] == [0, 0, 1, 1] and result["between_measured"] is True
+    megabits = 8e-6 / result["between"]["seconds_per_byte"]
+    assert megabits == pytest.approx(100, rel=0.1)
+    # Ranks of a host do not use the link.
+    assert result["inside"]["seconds_per_byte"] < result["between"]["seconds_per_byte"] / 5
+    # On such a link a large unit is worth coding, wherever its references live.
+    large = [line for line in ran.stdout.splitlines() if line.split()[:1] == ["10000000"]]
+    assert [line.split()[1] for line in large] == ["node", "rank"]
+    assert all("  momentum, " in line for line in large)

@@ -1,0 +1,124 @@
+"""What a report says of gathers: sums against lines written by hand, and every plot of them in a browser."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+from browser import open_page  # noqa: E402
+from moesaic import report, report_gathers  # noqa: E402
+from moesaic import report_data as data  # noqa: E402
+
+PLOTS = {"bits", "saved", "gathering", "methods", "ratio"}
+WORDS = 80_000
+
+
+def gather(unit="layers.0", method="momentum", bits=2.5, nodes=2, seconds=0.02, **more):
+    """A step's two gathers of a unit, the second of a version that is held."""
+    entry = {"unit": unit, "method": method, "words": WORDS, "runs": 2, "unsent": 0, "raw_bytes": 2 * WORDS * (nodes - 1) * 2,
+             "seconds": seconds, "exposed_seconds": 0.25 * seconds}
+    if method != "raw":
+        entry |= {"unsent": 1, "message_bytes": round(WORDS * bits / 8), "bits_per_weight": bits, "encode_seconds": 0.001,
+                  "decode_seconds": 0.002, "keys": 0, "resyncs": 0}
+    return entry | more
+
+
+def line(step, *gathers, **more):
+    return {"step": step, "loss": 2.0, "inter_node_bytes_by_kind": {"gather": 0, "reduce": 0}, "gathers": list(gathers), **more}
+
+
+def run_of(*lines):
+    return data.Run(Path("."), steps=list(lines))
+
+
+def test_sent_bytes_are_messages_once_to_each_other_node():
+    gathers = report_gathers.of(run_of(line(1, gather(bits=4, nodes=3), gather("b", "raw", nodes=3))))
+    assert gathers.units == ["layers.0", "b"]
+    assert gathers.sent_bytes.tolist() == [[WORDS // 2 * 2, 2 * WORDS * 2 * 2]]
+
+
+def test_raw_bytes_replace_what_was_sent_coded_and_leave_other_kinds_alone():
+    sent = WORDS // 2 + 1000  # a coded unit, and what cannot travel coded
+    lines = [line(step, gather(bits=4), inter_node_bytes_by_kind={"gather": sent, "reduce": 70}) for step in (1, 2, 3)]
+    raw, found = report_gathers.saved_bytes(run_of(*lines))
+    assert found == {"gather": 3 * sent, "reduce": 210, "exchange": 0, "control": 0}
+    assert raw == {"gather": 3 * (2 * WORDS * 2 + 1000), "reduce": 210, "exchange": 0, "control": 0}
+
+
+def test_on_one_node_nothing_is_saved_between_nodes():
+    assert report_gathers.raw_and_sent(run_of(line(1, gather(nodes=1)))) == "Nothing crossed between nodes."
+
+
+def test_bits_leave_out_raw_steps_and_messages_in_full():
+    figure = report_gathers.bits_over_steps(run_of(line(1, gather(bits=11, keys=2)), line(2, gather(bits=3)),
+                                                   line(3, gather(method="raw")), line(4, gather(bits=2))))
+    (trace,) = figure.data
+    assert list(trace.x) == [2, 4] and list(trace.y) == [3, 2]
+
+
+def test_many_units_become_rows_of_colour():
+    units = [gather(f"layers.{i}") for i in range(report_gathers.MOST_LINES + 1)]
+    (trace,) = report_gathers.bits_over_steps(run_of(line(1, *units), line(2, *units))).data
+    assert trace.type == "heatmap" and len(trace.z) == len(units) and list(trace.y) == [unit["unit"] for unit in units]
+
+
+def test_exposed_time_is_a_part_of_the_whole():
+    figure = report_gathers.time_over_steps(run_of(line(1, gather(), gather("b")), line(2, gather(), gather("b", seconds=0.04))))
+    hidden, exposed = figure.data
+    assert list(hidden.y) == [30, 45] and list(exposed.y) == [10, 15]
+
+
+def test_decisions_count_changes_but_not_probes():
+    decided = {"predicted_raw_seconds": 0.05, "predicted_coded_seconds": 0.01, "probe": False}
+    raw = gather(method="raw", seconds=0.06, **decided)
+    lines = [line(1, raw), line(2, gather(**decided)), line(3, {**raw, "probe": True}), line(4, gather(**decided))]
+    (row,) = report_gathers.decisions(run_of(*lines))
+    row = dict(zip(report_gathers.DECISIONS, row))
+    assert row["unit"] == "layers.0" and row["weights"] == "80,000" and row["travels now"] == "momentum"
+    assert (row["changes"], row["probes"]) == (1, 1)
+    assert row["so far"] == "raw 50\N{NO-BREAK SPACE}%, momentum 50\N{NO-BREAK SPACE}%"
+    assert row["raw, predicted"] == "50 ms" and row["coded, predicted"] == "10 ms" and row["bits"] == "2.50"
+
+
+def test_a_fixed_method_has_no_decisions_to_count():
+    (row,) = report_gathers.decisions(run_of(line(1, gather()), line(2, gather())))
+    row = dict(zip(report_gathers.DECISIONS, row))
+    assert (row["changes"], row["probes"], row["raw, predicted"]) == ("fixed", "–", "–")
+    assert report_gathers.prediction(run_of(line(1, gather()))) is None
+
+
+def test_units_of_an_earlier_layout_are_left_out():
+    gathers = report_gathers.of(run_of(line(1, gather("old")), line(2, gather("new"))))
+    assert gathers.units == ["new"] and gathers["words"].tolist()[1] == [WORDS]
+    assert gathers.method[0, 0] == ""
+
+
+@pytest.mark.parametrize("units", [2, report_gathers.MOST_LINES + 1])
+def test_a_page_shows_them_all(tmp_path, units):
+    decided = {"predicted_raw_seconds": 0.05, "predicted_coded_seconds": 0.02}
+    lines = []
+    for step in range(1, 21):
+        entries = [gather(f"layers.{i}", "raw" if step == 9 else "momentum", bits=11 if step == 1 else 2.5, probe=step == 9,
+                          **decided) for i in range(units)]
+        if step == 7:
+            entries[0]["resyncs"] = 1
+        lines.append(line(step, *entries, inter_node_bytes_by_kind={"gather": 900_000 * units, "reduce": 100_000}))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+    assert report.main([str(tmp_path), "--html", str(tmp_path / "report.html")]) == 0
+    page = open_page(tmp_path / "report.html")
+    assert page["complaints"] == []
+    assert PLOTS <= set(page["drawn"])
+    for name in PLOTS:
+        plot = page["drawn"][name]
+        assert plot["values"] and all(count > 0 for count in plot["values"]) and plot["marks"] > 0 and plot["titles"], (name, plot)
+    for words in ("Coded gathers took 2.95 bits a weight", "times fewer bytes of weights", "1 gather had to be sent again in full",
+                  "Decisions", f"layers.{units - 1}"):
+        assert words in page["text"], words
+
+
+def test_a_run_without_coded_units_has_no_such_section(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n")
+    assert report.main([str(tmp_path), "--html", str(tmp_path / "report.html")]) == 0
+    assert 'id="weights"' not in (tmp_path / "report.html").read_text()
