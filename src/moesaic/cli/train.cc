@@ -5,9 +5,11 @@
 #include <charconv>
 #include <csignal>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moesaic/cli/commands.h"
@@ -82,6 +84,30 @@ void print_losses(std::int64_t step, const std::vector<HeldOutLoss>& losses) {
     fmt::print("  {:<20} {:.4f} nats per token ({} tokens)\n", loss.name, loss.loss, loss.tokens);
   }
 }
+
+// How each unit's gathers travel, said when it changes. Probes, which last a step or three, are left to the
+// log.
+class ChoiceNotes {
+ public:
+  void show(const StepReport& report) {
+    for (const UnitGathers& gathers : report.gathers) {
+      if (!gathers.decision || gathers.decision->probe) continue;
+      const auto [known, is_new] = known_.try_emplace(gathers.unit, gathers.method);
+      if (!is_new && std::exchange(known->second, gathers.method) == gathers.method) continue;
+      fmt::print("{}step {}: {} travels {}: {:.3g} ms predicted, {} {:.3g} ms\n", is_new ? "" : "\n",
+                 report.step, gathers.unit, codec::name_of(gathers.method), 1e3 * predicted(gathers, true),
+                 gathers.method == codec::Method::kRaw ? codec::name_of(gathers.decision->coded) : "raw",
+                 1e3 * predicted(gathers, false));
+    }
+  }
+
+ private:
+  static double predicted(const UnitGathers& gathers, bool chosen) {
+    const bool raw = (gathers.method == codec::Method::kRaw) == chosen;
+    return raw ? gathers.decision->predicted_raw_s : gathers.decision->predicted_coded_s;
+  }
+  std::map<std::string, codec::Method> known_;
+};
 
 // The run directory rank 0 would use, on every rank: a default one carries the time.
 std::filesystem::path agree_on(Communicator& world, const std::filesystem::path& dir) {
@@ -158,6 +184,7 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
   RunObserver observer;
   observer.stop_requested = [] { return terminated.load(); };
   std::optional<ProgressBar> bar;
+  ChoiceNotes notes;
   if (talks) {
     bar.emplace(trainer.steps_done() + 1, config.train.steps, world.topology().num_nodes());
     observer.on_evaluation = print_losses;
@@ -171,6 +198,7 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
     if (recorder) recorder->before_step(step);
   };
   observer.on_step = [&](const StepReport& report) {
+    if (talks) notes.show(report);
     if (bar) bar->show(report);
     if (timeline && report.step == timeline->last_step()) {
       write_timeline(world, *timeline, host_name(), run_directory / "trace.json");
