@@ -113,6 +113,27 @@ TEST(CodedTraining, TheReportCountsWhatEachUnitSent) {
   EXPECT_GT(raw, outcome.steps.back().gather.inter_node);
 }
 
+TEST(CodedTraining, GradientsWithCodedExponentsAddUpToTheSameBits) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  const Outcome plain = train(config, 8);
+  config.codec.gradients = codec::GradientWire::kEntropy;
+  const Outcome coded = train(config, 8);
+  expect_same_bits(plain, coded);
+  EXPECT_LT(coded.steps.back().reduce.inter_node, plain.steps.back().reduce.inter_node);
+}
+
+TEST(CodedTraining, Int8GradientsLearnAndAreAnotherRun) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  const Outcome plain = train(config, 20);
+  config.codec.gradients = codec::GradientWire::kInt8;
+  const Outcome lossy = train(config, 20);
+  EXPECT_NE(lossy.parameters, plain.parameters);
+  EXPECT_NEAR(lossy.steps.back().loss, plain.steps.back().loss, 0.1);
+  EXPECT_LT(lossy.steps.back().loss, lossy.steps.front().loss - 0.5);
+}
+
 TEST(CodedTraining, AStoredReferenceThatIsDamagedCostsAKeyAndNoBit) {
   const TempFolder folder;
   Config config = bf16_run(folder);

@@ -1,16 +1,13 @@
 #include "moesaic/codec/wire.h"
 
 #include <array>
-#include <bit>
-#include <cstring>
 
+#include "moesaic/codec/fields.h"
 #include "moesaic/core/crc32c.h"
 #include "moesaic/core/error.h"
 
 namespace moesaic::codec {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "words are copied to the wire as they lie");
 
 constexpr std::uint32_t kMagic = 0x43454f4d;  // "MOEC"
 constexpr std::uint8_t kVersion = 1;
@@ -18,18 +15,6 @@ constexpr std::array kDTypes = {DType::kBF16, DType::kF32, DType::kF16};  // 1, 
 
 constexpr std::array<std::string_view, kNumChunkModes> kModeNames = {
     "raw", "same", "sparse", "exponent_reuse", "residual", "momentum", "entropy", "int8"};
-
-template <typename T>
-void put(std::span<std::byte> to, std::size_t at, T value) {
-  std::memcpy(to.subspan(at, sizeof value).data(), &value, sizeof value);
-}
-
-template <typename T>
-T get(std::span<const std::byte> from, std::size_t at) {
-  T value;
-  std::memcpy(&value, from.subspan(at, sizeof value).data(), sizeof value);
-  return value;
-}
 
 std::uint8_t code_of(DType dtype) {
   for (std::size_t i = 0; i < kDTypes.size(); ++i) {

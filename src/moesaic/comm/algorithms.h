@@ -63,6 +63,12 @@ Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wir
                                    std::span<const std::int64_t> elements_per_rank,
                                    std::span<const std::int64_t> offsets = {});
 
+// The first half of it: the sums of this node's parts for the owners whose collector here is `rank` (itself,
+// and those it stands for), in `wire`, at sum_offsets[owner] (bytes) of kStaging. Other entries are not used.
+Schedule node_sums_schedule(const Topology& topology, int rank, DType wire,
+                            std::span<const std::int64_t> elements_per_rank,
+                            std::span<const std::int64_t> offsets, std::span<const std::int64_t> sum_offsets);
+
 // Everyone's values to everyone, added locally by all in the same order: fp32 by node then rank (contract 1),
 // fp64 and int64 by rank. kInput and kOutput (which may be the same memory): `count` elements of `dtype`.
 Schedule all_reduce_schedule(const Topology& topology, int rank, DType dtype, std::int64_t count);

@@ -295,9 +295,9 @@ void execute(Communicator& group, std::string_view name, const Schedule& schedul
              const OnNotify& on_notify) {
   Communicator::State& state = group.state();
   Validation(state, name, schedule, buffers).run();
-  const bool foreground = background_of != &state;
+  const bool foreground = background_of == nullptr;
   SpanInfo info{.phase = state.trace.phase, .name = name};
-  if (!foreground) info.lane = state.trace.lane;
+  if (!foreground) info.lane = background_of->trace.lane;
   const Span span(state.trace.tracer, info);
   execute_at(state, name, schedule, buffers, state.next_sequence++, foreground, on_notify);
 }

@@ -51,12 +51,15 @@ struct Slices {
 // for the same slice of an earlier owner to be received; and that waits for earlier slices alone.
 class ReduceScatter {
  public:
-  ReduceScatter(const Topology& topology, int rank, DType wire, std::vector<Slices> slices)
+  // `sums`: where in kStaging each node's sum shall lie, by owner; empty: they go to their owners.
+  ReduceScatter(const Topology& topology, int rank, DType wire, std::vector<Slices> slices,
+                std::vector<std::int64_t> sums = {})
       : topology_(topology),
         rank_(rank),
         home_(topology.node_of(rank)),
         wire_(wire),
         slices_(std::move(slices)),
+        sums_(std::move(sums)),
         peers_(topology.peers_after(rank)),
         carried_(topology.stands_for(rank)),
         owned_sends_(slices_.size()),
@@ -101,13 +104,20 @@ class ReduceScatter {
       jobs += of(owner).count();
       largest = std::max(largest, of(owner).at(0).bytes);
     }
-    owned_places_ = {0, of(rank_).at(0).bytes, num_peers + topology_.num_nodes() - 1};
+    const std::int64_t other_nodes = sums_.empty() ? topology_.num_nodes() - 1 : 0;
+    owned_places_ = {0, of(rank_).at(0).bytes, num_peers + other_nodes};
     carried_places_ = {owned_places_.bank(std::min<std::int64_t>(kBanks, of(rank_).count())), largest,
                        num_peers};
     result_places_ = {carried_places_.bank(std::min<std::int64_t>(kBanks, jobs)), largest, 1};
-    schedule_.scratch_bytes = result_places_.bank(std::min<std::int64_t>(kSendsUnderWay, jobs));
+    schedule_.scratch_bytes =
+        result_places_.bank(sums_.empty() ? std::min<std::int64_t>(kSendsUnderWay, jobs) : 0);
   }
 
+  // Slice `s` of this node's sum for `owner`.
+  Range staged(int owner, std::int64_t s) const {
+    const Range slice = of(owner).at(s);
+    return {BufferId::kStaging, sums_[static_cast<std::size_t>(owner)] + s * of(owner).bytes, slice.bytes};
+  }
   const Slices& of(int owner) const { return slices_[static_cast<std::size_t>(owner)]; }
 
   std::int32_t add(Op op, Ops after) {
@@ -130,8 +140,12 @@ class ReduceScatter {
       if (s >= of(owner).count()) continue;
       const Range mine = of(owner).at(s);
       auto& to_owner = owned_sends_[static_cast<std::size_t>(owner)];
-      if (peers_.empty()) {
-        send(to_owner, kOwned, owner, mine);  // alone on its node: its part is the node's sum
+      if (peers_.empty()) {  // alone on its node: its part is the node's sum
+        if (sums_.empty()) {
+          send(to_owner, kOwned, owner, mine);
+        } else {
+          add(copy_op(mine, staged(owner, s)), {});
+        }
         continue;
       }
       const auto job = static_cast<std::int64_t>(carry_sums_.size());
@@ -143,6 +157,11 @@ class ReduceScatter {
         parts.push_back(from == rank_ ? mine : carried_places_.at(job % kBanks, place++, mine.bytes));
         if (from == rank_) continue;
         needed.push_back(add(receive_op(from, parts.back(), slot), before(carry_sums_, kBanks)));
+      }
+      if (!sums_.empty()) {
+        carry_sums_.push_back(
+            add(sum_op({std::move(parts)}, wire_, wire_, staged(owner, s), {}), std::move(needed)));
+        continue;
       }
       for (const std::int32_t sent : before(results_sent_, kSendsUnderWay)) needed.push_back(sent);
       const Range result = result_places_.at(job % kSendsUnderWay, 0, mine.bytes);
@@ -165,6 +184,7 @@ class ReduceScatter {
     };
     std::vector<std::vector<Range>> parts;
     for (int node = 0; node < topology_.num_nodes(); ++node) {
+      if (node != home_ && !sums_.empty()) continue;
       auto& of_node = parts.emplace_back();
       if (node != home_) {
         of_node.push_back(inbound(topology_.counterpart(rank_, node)));
@@ -173,6 +193,11 @@ class ReduceScatter {
       for (const int from : topology_.ranks_of(home_)) {
         of_node.push_back(from == rank_ ? mine : inbound(from));
       }
+    }
+    if (!sums_.empty()) {
+      own_sums_.push_back(
+          add(sum_op(std::move(parts), wire_, wire_, staged(rank_, s), {}), std::move(received)));
+      return;
     }
     const auto in_fp32 = [&](std::int64_t bytes) { return bytes / size_of(wire_) * size_of(DType::kF32); };
     const Range target{BufferId::kOutput, in_fp32(s * of(rank_).bytes), in_fp32(mine.bytes)};
@@ -194,8 +219,9 @@ class ReduceScatter {
   int rank_, home_;
   DType wire_;
   std::vector<Slices> slices_;  // by owner
-  std::vector<int> peers_;      // of this node
-  std::vector<int> carried_;    // owners on other nodes that this rank carries for
+  std::vector<std::int64_t> sums_;
+  std::vector<int> peers_;    // of this node
+  std::vector<int> carried_;  // owners on other nodes that this rank carries for
   std::vector<std::vector<int>> carried_of_peer_;
   Places owned_places_, carried_places_, result_places_;
   std::vector<Ops> owned_sends_, carried_sends_;  // by receiver
@@ -203,9 +229,7 @@ class ReduceScatter {
   Schedule schedule_;
 };
 
-}  // namespace
-
-Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wire,
+std::vector<Slices> checked_slices(const Topology& topology, int rank, DType wire,
                                    std::span<const std::int64_t> elements_per_rank,
                                    std::span<const std::int64_t> offsets) {
   const int world_size = topology.world_size();
@@ -219,7 +243,27 @@ Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wir
     const Range part{BufferId::kInput, begin[r], elements_per_rank[r] * size_of(wire)};
     slices.emplace_back(part, size_of(wire));
   }
-  return ReduceScatter(topology, rank, wire, std::move(slices)).build();
+  return slices;
+}
+
+}  // namespace
+
+Schedule reduce_scatter_v_schedule(const Topology& topology, int rank, DType wire,
+                                   std::span<const std::int64_t> elements_per_rank,
+                                   std::span<const std::int64_t> offsets) {
+  return ReduceScatter(topology, rank, wire, checked_slices(topology, rank, wire, elements_per_rank, offsets))
+      .build();
+}
+
+Schedule node_sums_schedule(const Topology& topology, int rank, DType wire,
+                            std::span<const std::int64_t> elements_per_rank,
+                            std::span<const std::int64_t> offsets,
+                            std::span<const std::int64_t> sum_offsets) {
+  require(std::ssize(sum_offsets) == topology.world_size(),
+          "node_sums: expected one offset per rank ({}), got {}", topology.world_size(), sum_offsets.size());
+  return ReduceScatter(topology, rank, wire, checked_slices(topology, rank, wire, elements_per_rank, offsets),
+                       {sum_offsets.begin(), sum_offsets.end()})
+      .build();
 }
 
 }  // namespace moesaic

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "moesaic/codec/gradient.h"
 #include "moesaic/codec/method.h"
 #include "moesaic/core/dtype.h"
 #include "moesaic/cost/reference_mode.h"
@@ -21,6 +22,8 @@ struct ParallelOptions {
   // How bf16 units are gathered; fp32 ones travel raw. Not set: each as it is fastest (gather_choices.h).
   std::optional<codec::Method> codec = codec::Method::kRaw;
   ReferenceMode reference = ReferenceMode::kNode;
+  // How gradients of bf16 units travel between nodes; fp32 ones travel as they are.
+  codec::GradientWire gradients = codec::GradientWire::kBf16;
 };
 
 }  // namespace moesaic

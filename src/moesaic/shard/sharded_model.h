@@ -73,6 +73,7 @@ class ShardedModel {
   Communicator world_gather_, world_reduce_, owners_gather_, owners_reduce_, exchange_, self_;
   std::vector<ExpertRoute> routes_;
   CodingSpace world_space_, owners_space_;  // of the two gather groups
+  ReduceSpace world_sums_, owners_sums_;    // of the two reduce groups
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   bool keep_gathered_ = false;
   std::vector<int> first_stage_;  // of each unit: its gradient is complete after that stage's backward

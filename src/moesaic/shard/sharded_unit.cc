@@ -11,6 +11,31 @@
 #include "moesaic/shard/seconds_into.h"
 
 namespace moesaic {
+namespace {
+
+// The matrices in the part of a rank, and the padding between them.
+GradientPieces pieces_of(const UnitLayout& layout, int rank) {
+  GradientPieces pieces;
+  std::int64_t at = 0;
+  const auto pad_to = [&](std::int64_t offset) {
+    if (offset > at) pieces.push_back({.words = static_cast<std::uint64_t>(offset - at)});
+    at = offset;
+  };
+  for (const Segment& segment : layout.shard_segments(rank)) {
+    pad_to(segment.offset);
+    const std::int64_t cols = segment.tensor->shape.back();
+    pieces.push_back({.words = static_cast<std::uint64_t>(segment.count),
+                      .rows = static_cast<std::uint32_t>(segment.tensor->numel() / cols),
+                      .cols = static_cast<std::uint32_t>(cols),
+                      .offset = static_cast<std::uint64_t>(segment.tensor_begin)});
+    at += segment.count;
+  }
+  pad_to(layout.part_of(rank).size());
+  return pieces;
+}
+
+}  // namespace
+
 ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype,
                          Communicator& gather_group, Communicator& reduce_group, std::uint64_t number,
                          CodingSpace& space)
@@ -93,6 +118,19 @@ GatherCounts ShardedUnit::gather_counts() const {
   return counts;
 }
 
+void ShardedUnit::set_gradient_wire(codec::GradientWire wire, ReduceSpace& space) {
+  if (!codable() || reduce_group_->topology().num_nodes() == 1) return;
+  coded_reduce_.reset();
+  // Dense gradients have no zeros to leave out.
+  if (wire == codec::GradientWire::kBf16 && layout_.spec().kind == UnitKind::kDense) return;
+  std::vector<GradientPieces> pieces;
+  for (int member = 0; member < reduce_group_->size(); ++member) {
+    pieces.push_back(pieces_of(layout_, reduce_group_->world_rank(member)));
+  }
+  coded_reduce_ = std::make_unique<CodedReduce>(*reduce_group_, part_elements_, part_offsets_,
+                                                std::move(pieces), wire, number_, layout_.spec().name, space);
+}
+
 void ShardedUnit::refresh_image() {
   ++version_;
   if (dtype_ == DType::kF32) return;
@@ -155,11 +193,21 @@ void ShardedUnit::start_reduce() {
     reduced_ = Buffer(gradient_.bytes());
   }
   reducing_ = true;
-  const std::span<const std::byte> input{static_cast<const std::byte*>(flat_gradient_.const_data_ptr()),
-                                         static_cast<std::size_t>(whole_elements_ * size_of(dtype_))};
-  reduce_ = start_reduce_scatter_v(*reduce_group_, input, dtype_, part_elements_,
-                                   {reduced_.as<float>(), static_cast<std::size_t>(shard_elements_)},
-                                   part_offsets_, layout_.spec().name);
+  reduce_ = start_job(
+      *reduce_group_, [this] { reduce(); }, layout_.spec().name);
+}
+
+void ShardedUnit::reduce() {
+  const void* whole = flat_gradient_.const_data_ptr();
+  const auto elements = static_cast<std::size_t>(whole_elements_);
+  const std::span<float> sum{reduced_.as<float>(), static_cast<std::size_t>(shard_elements_)};
+  if (coded_reduce_ != nullptr) {
+    coded_reduce_->run({static_cast<const std::uint16_t*>(whole), elements}, sum);
+  } else {
+    const std::size_t bytes = elements * static_cast<std::size_t>(size_of(dtype_));
+    reduce_scatter_v(*reduce_group_, {static_cast<const std::byte*>(whole), bytes}, dtype_, part_elements_,
+                     sum, part_offsets_);
+  }
 }
 
 void ShardedUnit::settle_reduce() {

@@ -22,6 +22,7 @@
 #include "moesaic/comm/collectives.h"
 #include "moesaic/core/buffer.h"
 #include "moesaic/shard/coded_gather.h"
+#include "moesaic/shard/coded_reduce.h"
 #include "moesaic/shard/unit_layout.h"
 
 namespace moesaic {
@@ -72,6 +73,10 @@ class ShardedUnit {
   // One tensor per TensorSpec (dense) or one stack of experts (expert unit); leaves that collect gradients.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
 
+  // How gradients travel between nodes from now on (plain bf16 at first). Collective in effect, like
+  // set_codec(). Without effect on units that are not codable(), and on one node.
+  void set_gradient_wire(codec::GradientWire wire, ReduceSpace& space);
+
   // Takes the gradients the leaves collected (none = zeros) and sums them into the owners' shards, in the
   // background.
   void start_reduce();
@@ -87,7 +92,9 @@ class ShardedUnit {
  private:
   void make_leaves();
   void point_leaves_at(void* data, std::int64_t bytes);
-  void gather();  // on the background thread
+  // On the background threads of the groups.
+  void gather();
+  void reduce();
   const std::byte* image() const;
 
   UnitLayout layout_;
@@ -106,6 +113,7 @@ class ShardedUnit {
   CodingSpace* space_;
   std::unique_ptr<CodedGather> coded_;
   GatherCounts counts_;  // of all gathers but those of coded_
+  std::unique_ptr<CodedReduce> coded_reduce_;
   // What is borrowed comes before what borrows: the destructors of Pending wait for the background.
   Buffer whole_;
   at::Tensor flat_gradient_;  // the reduce's input

@@ -191,7 +191,7 @@ SchemaSection comm_section(CommConfig& c) {
 SchemaSection codec_section(CodecConfig& c) {
   return {
       "codec",
-      "How gathered weights travel in bf16 training.",
+      "How gathered weights and their gradients travel in bf16 training.",
       {
           {.key = "method",
            .target = enum_target(&c.method, {{"auto", std::nullopt},
@@ -210,6 +210,13 @@ SchemaSection codec_section(CodecConfig& c) {
                enum_target(&c.reference, {{"node", ReferenceMode::kNode}, {"rank", ReferenceMode::kRank}}),
            .doc = "who keeps the weights of the step before: the ranks of a node together, or every rank all "
                   "of them (more memory; nothing moves in the backward pass)"},
+          {.key = "gradients",
+           .target = enum_target(&c.gradients, {{"bf16", codec::GradientWire::kBf16},
+                                                {"entropy", codec::GradientWire::kEntropy},
+                                                {"int8", codec::GradientWire::kInt8}}),
+           .doc =
+               "how gradients travel between nodes: as they are; with their exponents coded, the same bits; "
+               "or int8, which is LOSSY. Experts without tokens on a node send nothing"},
           {.key = "calibration",
            .target = &c.calibration,
            .doc = "file written by `moesaic calibrate --json` on the same ranks, for method auto; empty = "

@@ -85,6 +85,7 @@ ParallelOptions parallel_options(const Config& config) {
   options.overlap = config.comm.overlap;
   options.codec = config.codec.method;
   options.reference = config.codec.reference;
+  options.gradients = config.codec.gradients;
   return options;
 }
 
