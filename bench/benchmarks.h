@@ -6,6 +6,8 @@
 
 namespace moesaic::bench {
 
+// `peers_python` runs ZipNN; `traces`: the folder where recorded weights are kept.
+Benchmark codec_methods(const std::string& peers_python, const std::string& traces);
 Benchmark collectives();
 Benchmark kernels();
 Benchmark moe_layer();

@@ -16,8 +16,20 @@
 namespace moesaic::bench {
 namespace {
 
-std::vector<Benchmark> all_benchmarks(const std::string& python) {
-  return {kernels(), moe_layer(), collectives(), overlap(), train_tokens(python)};
+// What the command line can change.
+struct Places {
+  // That of the build has what train_tokens needs; others need packages of their own.
+  std::string python = MOESAIC_PYTHON, peers_python = MOESAIC_SOURCE_DIR "/.venv-peers/bin/python";
+  std::string traces = MOESAIC_SOURCE_DIR "/.cache/codec-traces";
+};
+
+std::vector<Benchmark> all_benchmarks(const Places& places) {
+  return {kernels(),
+          moe_layer(),
+          collectives(),
+          overlap(),
+          train_tokens(places.python),
+          codec_methods(places.peers_python, places.traces)};
 }
 
 // `wanted`, or InvalidArgument with the allowed names and the nearest of them.
@@ -33,15 +45,15 @@ const std::string& choose(const std::string& what, const std::string& wanted,
 }
 
 void list() {
-  for (const Benchmark& benchmark : all_benchmarks(MOESAIC_PYTHON)) {
+  for (const Benchmark& benchmark : all_benchmarks({})) {
     fmt::print("{:<14} {} (sizes: {})\n", benchmark.name, benchmark.about, fmt::join(benchmark.sizes, ", "));
   }
 }
 
 // Returns the exit status.
 int run(const std::string& name, const std::string& size, const std::string& json_path,
-        const std::string& python) {
-  const std::vector<Benchmark> benchmarks = all_benchmarks(python);
+        const Places& places) {
+  const std::vector<Benchmark> benchmarks = all_benchmarks(places);
   std::vector<std::string> names;
   for (const Benchmark& benchmark : benchmarks) names.push_back(benchmark.name);
   const std::string& chosen = choose("benchmark", name, names);
@@ -79,11 +91,15 @@ int main(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "Check and time one benchmark");
   CLI::App* steps = app.add_subcommand("steps", "")->group("");  // for benchmarks, which start it
   CLI::App* under_mpi = app.add_subcommand("under_mpi", "")->group("");
-  std::string name, size, json, python = MOESAIC_PYTHON, config, checkpoints;
+  std::string name, size, json, python, config, checkpoints;
+  moesaic::bench::Places places;
   run->add_option("name", name, "A benchmark from `list`")->required();
   run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
   run->add_option("--json", json, "Also write the figures to this file");
-  run->add_option("--python", python, "Runs the peers written in Python")->capture_default_str();
+  run->add_option("--python", python,
+                  "Runs the peers written in Python (default: .venv's; .venv-peers' for ZipNN)");
+  run->add_option("--traces", places.traces, "Keeps the weights that `codec` records, or has them")
+      ->capture_default_str();
   steps->add_option("config", config)->required();
   steps->add_option("checkpoints", checkpoints)->required();
   under_mpi->add_option("name", name)->required();
@@ -103,7 +119,8 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (under_mpi->parsed()) return moesaic::bench::run_under_mpi(name, size);
-    return moesaic::bench::run(name, size, json, python);
+    if (!python.empty()) places.python = places.peers_python = python;
+    return moesaic::bench::run(name, size, json, places);
   } catch (const std::exception& e) {
     fmt::print(stderr, "moesaic_bench: {}\n", e.what());
     return 2;
