@@ -1,6 +1,6 @@
 // Every method of the codec on weights that training recorded, one thread: bits per weight, and the speed of
-// whole messages with checksums and freshly measured tables; in turn with memcpy of the same words and with
-// ZipNN (bench/peers/zipnn_codec.py), which is a child process of one thread.
+// whole messages with checksums, their tables measured anew or kept; in turn with memcpy of the same words
+// and with ZipNN (bench/peers/zipnn_codec.py), which is a child process of one thread.
 //
 // The traces are made by `moesaic train --record-weights`, once: the demo model with 64 experts and top-4,
 // 8,192 tokens a step, at lr 4e-4, and from its checkpoint on at 1e-5. Messages are decoded and compared
@@ -43,7 +43,7 @@ struct Workload {
 
 Workload workload_of(const std::string& size) {
   const bool tiny = size == "tiny";
-  Words start = {"--config", MOESAIC_SOURCE_DIR "/configs/demo.toml", "--ranks", "1"};
+  Words start = {"--ranks", "1"};
   const auto set = [](Words& arguments, const Words& values) {
     for (const std::string& value : values) arguments.insert(arguments.end(), {"--set", value});
   };
@@ -65,6 +65,7 @@ Workload workload_of(const std::string& size) {
 
 Words command_of(const Stretch& stretch, const fs::path& folder) {
   Words words = {(fs::path(own_path()).parent_path() / "moesaic").string(), "train"};
+  if (stretch.first == 0) words.insert(words.end(), {"--config", MOESAIC_SOURCE_DIR "/configs/demo.toml"});
   words.insert(words.end(), stretch.arguments.begin(), stretch.arguments.end());
   std::vector<std::int64_t> recorded;
   for (const std::int64_t step : stretch.steps) {
@@ -137,7 +138,8 @@ std::unique_ptr<ChildProcess> start_zipnn(const std::string& python, const fs::p
 struct Side {
   std::string variant;
   double bits_per_weight;
-  std::size_t encode, decode;  // among the contenders
+  std::size_t encode, decode;                   // among the contenders
+  std::optional<std::size_t> encode_kept = {};  // with the tables that both ends hold already
 };
 
 void add_rows(Report& report, const std::string& name, double bytes, const std::vector<Side>& sides,
@@ -151,6 +153,12 @@ void add_rows(Report& report, const std::string& name, double bytes, const std::
     report.add({name, side.variant, "decode_gbps", gbps(decode), "GB/s", true});
     report.add({name, side.variant, "encode_over_memcpy", median_ratio(copy, encode), "ratio", true});
     report.add({name, side.variant, "decode_over_memcpy", median_ratio(copy, decode), "ratio", true});
+    if (side.encode_kept) {
+      const Contender& kept = contenders[*side.encode_kept];
+      report.add({name, side.variant, "encode_kept_tables_gbps", gbps(kept), "GB/s", true});
+      report.add(
+          {name, side.variant, "encode_kept_tables_over_memcpy", median_ratio(copy, kept), "ratio", true});
+    }
     const auto zipnn = std::ranges::find(sides, kZipNN.front(), &Side::variant);
     if (zipnn == sides.end() || side.variant == zipnn->variant) continue;
     report.add({name, side.variant, "encode_over_zipnn", median_ratio(contenders[zipnn->encode], encode),
@@ -212,6 +220,14 @@ void measure(Report& report, const std::string& name, const fs::path& folder, st
     take_part(
         std::string(codec::name_of(method)), trial.bits_per_word(), [&trial] { trial.encode(); },
         [&trial] { trial.decode(); });
+    if (method != codec::Method::kResidual && method != codec::Method::kMomentum) continue;
+    trials.push_back(std::make_unique<codec::Trial>(method, units));
+    codec::Trial& kept = *trials.back();
+    kept.encode();
+    kept.keep_tables();
+    check(kept);
+    sides.back().encode_kept = contenders.size();
+    contenders.push_back({sides.back().variant + " encode, tables kept", [&kept] { kept.encode(); }});
   }
   const std::unique_ptr<ChildProcess> zipnn = start_zipnn(python, folder, step, index);
   for (const std::string& variant : zipnn ? kZipNN : Words{}) {

@@ -126,6 +126,7 @@ def test_codec_records_once_and_measures_every_method_and_the_peer(tmp_path):
             assert {"bits_per_weight", "encode_gbps", "decode_gbps", "encode_over_memcpy", "decode_over_memcpy"} <= {
                 metric for name, metric in figures if name == variant}
         assert {variant for variant, metric in figures if metric == "kept_bytes_per_weight"} == METHODS
+        assert {variant for variant, metric in figures if metric == "encode_kept_tables_gbps"} == {"residual", "momentum"}
         assert 0 < figures["trace", "entropy_given_previous"] <= figures["trace", "entropy_given_exponent"]
         assert figures["momentum", "bits_per_weight"] < figures["entropy", "bits_per_weight"] < 16
         assert figures["zipnn_delta", "bits_per_weight"] < figures["zipnn", "bits_per_weight"]
