@@ -19,6 +19,8 @@ struct ClusterOptions {
   std::string checkpoints;  // where starting points are kept for the next time; empty: nowhere
 };
 
+// `peers_python` runs ZipNN; `traces`: the folder where recorded weights are kept.
+Benchmark codec_methods(const std::string& peers_python, const std::string& traces);
 Benchmark collectives();
 Benchmark kernels();
 Benchmark moe_layer();

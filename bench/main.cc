@@ -17,8 +17,22 @@
 namespace moesaic::bench {
 namespace {
 
-std::vector<Benchmark> all_benchmarks(const std::string& python, const ClusterOptions& cluster) {
-  return {kernels(), moe_layer(), collectives(), overlap(), train_tokens(python), step(python, cluster)};
+// What the command line can change.
+struct Places {
+  // That of the build has what train_tokens and step need; others need packages of their own.
+  std::string python = MOESAIC_PYTHON, peers_python = MOESAIC_SOURCE_DIR "/.venv-peers/bin/python";
+  std::string traces = MOESAIC_SOURCE_DIR "/.cache/codec-traces";
+  ClusterOptions cluster;
+};
+
+std::vector<Benchmark> all_benchmarks(const Places& places) {
+  return {kernels(),
+          moe_layer(),
+          collectives(),
+          overlap(),
+          train_tokens(places.python),
+          codec_methods(places.peers_python, places.traces),
+          step(places.python, places.cluster)};
 }
 
 // `wanted`, or InvalidArgument with the allowed names and the nearest of them.
@@ -34,16 +48,16 @@ const std::string& choose(const std::string& what, const std::string& wanted,
 }
 
 void list() {
-  for (const Benchmark& benchmark : all_benchmarks(MOESAIC_PYTHON, {})) {
+  for (const Benchmark& benchmark : all_benchmarks({})) {
     fmt::print("{:<14} {} (sizes: {}{})\n", benchmark.name, benchmark.about, fmt::join(benchmark.sizes, ", "),
                benchmark.on_cluster ? "; with --cluster" : "");
   }
 }
 
 // Returns the exit status.
-int run(const std::string& name, const std::string& size, const std::string& json_path,
-        const std::string& python, bool on_cluster, const ClusterOptions& cluster) {
-  const std::vector<Benchmark> benchmarks = all_benchmarks(python, cluster);
+int run(const std::string& name, const std::string& size, const std::string& json_path, bool on_cluster,
+        const Places& places) {
+  const std::vector<Benchmark> benchmarks = all_benchmarks(places);
   std::vector<std::string> names;
   for (const Benchmark& benchmark : benchmarks) names.push_back(benchmark.name);
   const std::string& chosen = choose("benchmark", name, names);
@@ -90,15 +104,19 @@ int main(int argc, char** argv) {
   CLI::App* under_mpi = app.add_subcommand("under_mpi", "")->group("");
   CLI::App* cluster_steps = app.add_subcommand("cluster_steps", "")->group("");
   CLI::App* train_to = app.add_subcommand("train_to", "")->group("");
-  std::string name, size, json, python = MOESAIC_PYTHON, config, checkpoints;
+  std::string name, size, json, python, config, checkpoints;
   bool on_cluster = false;
-  moesaic::bench::ClusterOptions cluster;
+  moesaic::bench::Places places;
+  moesaic::bench::ClusterOptions& cluster = places.cluster;
   moesaic::bench::Turn turn;
   int num_steps = 0;
   run->add_option("name", name, "A benchmark from `list`")->required();
   run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
   run->add_option("--json", json, "Also write the figures to this file");
-  run->add_option("--python", python, "Runs the peers written in Python")->capture_default_str();
+  run->add_option("--python", python,
+                  "Runs the peers written in Python (default: .venv's; .venv-peers' for ZipNN)");
+  run->add_option("--traces", places.traces, "Keeps the weights that `codec` records, or has them")
+      ->capture_default_str();
   CLI::Option* flag =
       run->add_flag("--cluster", on_cluster,
                     "Make hosts on this machine, for benchmarks that run on them (docs/cluster.md)");
@@ -146,7 +164,8 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (under_mpi->parsed()) return moesaic::bench::run_under_mpi(name, size);
-    return moesaic::bench::run(name, size, json, python, on_cluster, cluster);
+    if (!python.empty()) places.python = places.peers_python = python;
+    return moesaic::bench::run(name, size, json, on_cluster, places);
   } catch (const std::exception& e) {
     fmt::print(stderr, "moesaic_bench: {}\n", e.what());
     return 2;

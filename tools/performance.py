@@ -26,13 +26,38 @@ def shown(value, metric):
     return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def table(file):
-    path = SOURCE / "bench" / "results" / file
-    if not path.exists():
-        return f"Not measured yet: `build/release/moesaic_bench run {path.stem} --json bench/results/{file}`.\n"
-    result = json.loads(path.read_text())
+# Of the codec's table: metric, digits.
+COLUMNS = [("bits_per_weight", 3), ("encode_gbps", 2), ("encode_kept_tables_gbps", 2), ("decode_gbps", 2),
+           ("encode_over_memcpy", 3), ("encode_kept_tables_over_memcpy", 3), ("decode_over_memcpy", 3),
+           ("kept_bytes_per_weight", 1)]
+
+
+def codec_lines(rows):
+    """A line per method and step: these have no case of their own, as a codec has sizes beside times."""
+    lines = ["| step | method | bits per weight | encode GB/s | with kept tables | decode GB/s | encode / memcpy | with kept tables | "
+             "decode / memcpy | kept B per weight |", "| --- " * 10 + "|"]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        figures = {}
+        for row in rows:
+            if row["case"] == case:
+                figures.setdefault(row["variant"], {})[row["metric"]] = row["value"] if row["verified"] else None
+        trace = figures.pop("trace")
+        lines.append(f"| **{case}** | {100 * trace['words_changed']:.1f}% of words, {100 * trace['exponents_changed']:.2f}% of "
+                     f"exponents changed | H(exponent) {trace['entropy_given_exponent']:.3f}, H(exponent, previous) "
+                     f"{trace['entropy_given_previous']:.3f} | | | | | | | |")
+        for variant, of in figures.items():
+            if None in of.values():
+                lines.append(f"| | {variant} | wrong result: no figures | | | | | | | |")
+                continue
+            cells = [f"{of[metric]:.{digits}f}" if metric in of else ""
+                     for metric, digits in COLUMNS]
+            lines.append(f"| | {variant} | {' | '.join(cells)} |")
+    return lines
+
+
+def case_lines(rows):
     cases = {}
-    for row in result["rows"]:
+    for row in rows:
         case = cases.setdefault(row["case"], {})
         if not row["verified"]:
             case.setdefault("wrong", True)
@@ -49,6 +74,15 @@ def table(file):
                  for metric in METRICS if metric in case and metric != "gb_per_s" for variant, value in case[metric]]
         ratios = [f"{metric} **{value:.2f}**" for metric, value in case.get("ratios", [])]
         lines.append(f"| {name} | {'; '.join(times)} | {'; '.join(ratios)} |")
+    return lines
+
+
+def table(file):
+    path = SOURCE / "bench" / "results" / file
+    if not path.exists():
+        return f"Not measured yet: `build/release/moesaic_bench run {path.stem} --json bench/results/{file}`.\n"
+    result = json.loads(path.read_text())
+    lines = (codec_lines if result["name"] == "codec" else case_lines)(result["rows"])
     machine = result["machine"]
     about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
              f"{machine['build_type']}; at most {machine['threads']} threads.")

@@ -268,5 +268,27 @@ TEST(DifferenceTables, PriceOtherWordsByWhatTheyWouldCostAndCould) {
   EXPECT_LT(fitted.bits_per_word(), other.bits_per_word);
 }
 
+TEST(DifferenceTables, TheBestPredictorIsTheOneOfFewerBits) {
+  const Words16 before = weights(60000, 1), from = stepped(before, 6, 2), elsewhere = stepped(from, 300, 3);
+  Words16 onward = from;
+  for (std::size_t i = 0; i < onward.size(); ++i) {
+    onward[i] = in_order(static_cast<std::uint16_t>(in_order(from[i]) + difference_of(from[i], before[i])));
+  }
+  const auto best = [&](const Words16& held_before, const Words16& current) {
+    Bytes8 previous(previous_bytes(from.size()));
+    update_previous(held_before, from, previous);
+    const auto tables = DifferenceTables::measure_best(from, previous, current);
+    const double momentum =
+        DifferenceTables::measure(Predictor::kMomentum, from, previous, current).bits_per_word();
+    const double residual =
+        DifferenceTables::measure(Predictor::kReference, from, {}, current).bits_per_word();
+    EXPECT_DOUBLE_EQ(tables.bits_per_word(), std::min(momentum, residual));
+    return tables.predictor();
+  };
+  EXPECT_EQ(best(before, onward), Predictor::kMomentum);
+  // Previous differences far larger than those of now tell nothing.
+  EXPECT_EQ(best(elsewhere, stepped(from, 2, 4)), Predictor::kReference);
+}
+
 }  // namespace
 }  // namespace moesaic::codec

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "moesaic/codec/difference.h"
 #include "tests/codec/steps.h"
 
 namespace moesaic::codec {
@@ -98,6 +99,18 @@ TEST(Trial, MomentumPaysWhereStepsGoOnInTheirDirection) {
   residual.encode();
   momentum.encode();
   EXPECT_LT(momentum.bits_per_word(), residual.bits_per_word() / 2);
+}
+
+TEST(Trial, KeptTablesAreNotSentAgain) {
+  const Words before = weights(50'000, 1), held = stepped(before, 2), sent = stepped(held, 3);
+  const std::vector<UnitStep> units = {{before, held, sent}};
+  Trial trial(Method::kMomentum, units);
+  trial.encode();
+  const double anew = trial.bits_per_word();
+  trial.keep_tables();
+  EXPECT_EQ(trial.check(), "");
+  EXPECT_LT(trial.bits_per_word(), anew);
+  EXPECT_GT(trial.bits_per_word(), anew - 8.0 * DifferenceTables::kMaxBytes / 50'000);
 }
 
 TEST(OnThreads, RunsEveryPieceOnceAndThrowsWhatOneThrows) {

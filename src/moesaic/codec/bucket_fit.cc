@@ -1,5 +1,6 @@
 #include "moesaic/codec/bucket_fit.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace moesaic::codec {
@@ -41,6 +42,9 @@ std::array<std::uint8_t, kNumBuckets> best_widths(const Cumulated& counts, std::
   for (auto& row : cost) row.fill(kNever);
   cost[0][0] = 0;
   for (std::uint32_t step = 0; step < last_end; ++step) {
+    // Few sums of up to three widths end at a given step.
+    if (std::none_of(cost.begin(), cost.end() - 1, [&](const auto& row) { return row[step] < kNever; }))
+      continue;
     for (int w = 0; w < kWidths; ++w) {
       const std::uint32_t end = end_of(step, w);
       if (end == 0 || end > last_end) continue;

@@ -45,6 +45,11 @@ class DifferenceTables {
                                   std::span<const std::uint8_t> previous,
                                   std::span<const std::uint16_t> current);
 
+  // The same with the predictor that promises fewer bits for these words.
+  static DifferenceTables measure_best(std::span<const std::uint16_t> reference,
+                                       std::span<const std::uint8_t> previous,
+                                       std::span<const std::uint16_t> current);
+
   // At most kMaxBytes. read() takes exactly what append_to() added.
   void append_to(std::vector<std::uint8_t>& out) const;
   static DifferenceTables read(std::span<const std::uint8_t> bytes);
@@ -79,6 +84,8 @@ class DifferenceTables {
   const BucketCode& code() const { return code_; }
 
  private:
+  struct Measured;
+
   Predictor predictor_ = Predictor::kReference;
   int first_exponent_ = 0;
   std::array<std::uint8_t, kNumContexts> class_of_context_ = {};

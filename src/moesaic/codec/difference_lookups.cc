@@ -13,6 +13,9 @@ DifferenceLookups::DifferenceLookups(const DifferenceTables& tables)
       const std::uint32_t base = symbol == BucketClass::kEscape ? 0 : classes[c].base(symbol);
       base_low[s][c] = static_cast<std::uint8_t>(base);
       base_high[s][c] = static_cast<std::uint8_t>(base >> 8);
+      const auto place = static_cast<std::uint16_t>(slots.start - base);
+      place_low[s][c] = static_cast<std::uint8_t>(place);
+      place_high[s][c] = static_cast<std::uint8_t>(place >> 8);
       start_low[s][c] = static_cast<std::uint8_t>(slots.start);
       start_high[s][c] = static_cast<std::uint8_t>(slots.start >> 8);
       biased_start_high[s][c] = start_high[s][c] ^ 0x80;

@@ -19,7 +19,9 @@ using BucketBytes = std::uint8_t[kNumSymbols][16];
 
 struct DifferenceLookups {
   alignas(64) std::uint8_t class_of_context[DifferenceTables::kNumContexts] = {};
-  BucketBytes base_low = {}, base_high = {};    // the escape's is 0
+  BucketBytes base_low = {}, base_high = {};  // the escape's is 0
+  BucketBytes place_low = {},
+              place_high = {};  // first slot less base: a value's place is this plus the value
   BucketBytes start_low = {}, start_high = {};  // first slot
   BucketBytes biased_start_high = {};           // ^ 0x80: for comparison as signed words
   BucketBytes frequency_low = {}, frequency_high = {};

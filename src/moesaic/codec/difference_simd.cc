@@ -130,23 +130,20 @@ HWY_INLINE void encode_group(const DifferenceLookups& lookups, const std::uint16
           hn::BitCast(U8(), hn::VecFromMask(I8(), hn::Gt(hn::BitCast(I8(), first.part[b]), biased)));
     }
   }
-  const Words base =
-      widen(of_bucket(lookups.base_low, classes, below), of_bucket(lookups.base_high, classes, below));
-  const Words start =
-      widen(of_bucket(lookups.start_low, classes, below), of_bucket(lookups.start_high, classes, below));
+  Words place =
+      widen(of_bucket(lookups.place_low, classes, below), of_bucket(lookups.place_high, classes, below));
   const Words frequency = widen(of_bucket(lookups.frequency_low, classes, below),
                                 of_bucket(lookups.frequency_high, classes, below));
   const Bytes width_log2 = of_bucket(lookups.width_log2, classes, below);
   const Words width = widen(look_up(kWidth.low, width_log2), look_up(kWidth.high, width_log2));
-  Words raw;
-  for (std::size_t p = 0; p < kParts; ++p) raw.part[p] = hn::Sub(value.part[p], base.part[p]);
   const std::uint32_t escapes = ~bits_of(below[kNumSymbols - 2]);
   if (escapes != 0) {
     writer.literals = push_words(value, escapes, writer.literals);
     const Words inside = widen(below[kNumSymbols - 2], below[kNumSymbols - 2]);
-    for (std::size_t p = 0; p < kParts; ++p) raw.part[p] = hn::And(raw.part[p], inside.part[p]);
+    for (std::size_t p = 0; p < kParts; ++p) value.part[p] = hn::And(value.part[p], inside.part[p]);
   }
-  writer.halves = push<kPlain>(lanes, start, frequency, raw, width, writer.halves);
+  for (std::size_t p = 0; p < kParts; ++p) place.part[p] = hn::Add(place.part[p], value.part[p]);
+  writer.halves = push<kPlain>(lanes, place, frequency, width, writer.halves);
 }
 
 template <Predictor kPredictor>

@@ -10,18 +10,59 @@
 namespace moesaic::codec {
 namespace {
 
-// The highest exponent with a mass of its own (above 1 in 2000) gets the last step.
-int first_exponent_for(std::span<const std::uint16_t> reference, int num_exponents) {
-  std::array<std::uint32_t, 256> seen{};
-  std::uint32_t total = 0;
-  for_each_sampled_run(reference.size(), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) ++seen[reference[i] >> 7 & 255];
-    total += static_cast<std::uint32_t>(end - begin);
-  });
-  int top = 255;
-  for (std::uint32_t above = seen[255]; top > 0 && above <= total / 2000; above += seen[--top]) {
+// The words of a sample, side by side: they are gone through several times.
+struct Sample {
+  std::vector<std::uint16_t> reference, current;
+  std::vector<std::uint8_t> nibbles;  // of the previous differences, where there are
+
+  Sample(std::span<const std::uint16_t> all_reference, std::span<const std::uint8_t> all_previous,
+         std::span<const std::uint16_t> all_current) {
+    std::vector<Run> runs;
+    std::size_t words = 0;
+    for_each_sampled_run(all_current.size(), [&](std::size_t begin, std::size_t end) {
+      runs.push_back({begin, end - begin});
+      words += end - begin;
+    });
+    reference.resize(words);
+    current.resize(words);
+    nibbles.resize(all_previous.empty() ? 0 : words);
+    // Nothing of it is in a cache, and no two runs lie on one page.
+    const auto fetch = [&](const Run& run) {
+      for (std::size_t i = run.begin; i < run.begin + run.words; i += kLineWords) {
+        __builtin_prefetch(&all_reference[i]);
+        __builtin_prefetch(&all_current[i]);
+      }
+      if (!all_previous.empty()) __builtin_prefetch(&all_previous[run.begin / 2]);
+    };
+    std::size_t at = 0;
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      if (r + kRunsAhead < runs.size()) fetch(runs[r + kRunsAhead]);
+      const Run& run = runs[r];
+      std::copy_n(all_reference.begin() + run.begin, run.words, reference.begin() + at);
+      std::copy_n(all_current.begin() + run.begin, run.words, current.begin() + at);
+      for (std::size_t i = 0; i < run.words && !all_previous.empty(); ++i) {
+        nibbles[at + i] = static_cast<std::uint8_t>(nibble_at(all_previous, run.begin + i));
+      }
+      at += run.words;
+    }
   }
-  return std::max(top - num_exponents + 1, 0);
+  std::size_t size() const { return current.size(); }
+
+ private:
+  struct Run {
+    std::size_t begin, words;
+  };
+  static constexpr std::size_t kRunsAhead = 8, kLineWords = 32;
+};
+
+// The highest exponent with a mass of its own (above 1 in 2000); it gets the last step.
+int top_exponent(const Sample& sample) {
+  std::array<std::uint32_t, 256> seen{};
+  for (const std::uint16_t word : sample.reference) ++seen[word >> 7 & 255];
+  int top = 255;
+  for (std::uint32_t above = seen[255]; top > 0 && above <= sample.size() / 2000; above += seen[--top]) {
+  }
+  return top;
 }
 
 void require_words(Predictor predictor, std::size_t reference, std::size_t previous, std::size_t current) {
@@ -32,59 +73,87 @@ void require_words(Predictor predictor, std::size_t reference, std::size_t previ
           previous, wanted);
 }
 
-// Calls count(context, step) for each word of a sample; returns how many words that was.
+// Calls count(context, step) for each word of a sample.
 template <typename Count>
-std::uint64_t count_sample(const DifferenceTables& tables, std::span<const std::uint16_t> reference,
-                           std::span<const std::uint8_t> previous, std::span<const std::uint16_t> current,
-                           const Count& count) {
-  const bool momentum = tables.predictor() == Predictor::kMomentum;
-  std::uint64_t sampled = 0;
-  for_each_sampled_run(current.size(), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      const unsigned nibble = momentum ? nibble_at(previous, i) : 0;
-      const std::uint16_t value = coded_value(current[i], reference[i], nibble);
-      count(tables.context_of(reference[i], nibble), step_of(value));
+void count_sample(const DifferenceTables& tables, const Sample& sample, const Count& count) {
+  const std::size_t n = sample.size();
+  std::vector<std::uint8_t> steps(n);
+  if (tables.predictor() == Predictor::kMomentum) {
+    for (std::size_t i = 0; i < n; ++i) {
+      steps[i] = static_cast<std::uint8_t>(
+          step_of(coded_value(sample.current[i], sample.reference[i], sample.nibbles[i])));
     }
-    sampled += end - begin;
-  });
-  return sampled;
+    for (std::size_t i = 0; i < n; ++i)
+      count(tables.context_of(sample.reference[i], sample.nibbles[i]), steps[i]);
+  } else {
+    for (std::size_t i = 0; i < n; ++i) {
+      steps[i] = static_cast<std::uint8_t>(step_of(coded_value(sample.current[i], sample.reference[i], 0)));
+    }
+    for (std::size_t i = 0; i < n; ++i) count(tables.context_of(sample.reference[i], 0), steps[i]);
+  }
 }
 
 }  // namespace
+
+// Measures a message: what its words are counted by, and then the best code for those counts.
+struct DifferenceTables::Measured {
+  DifferenceTables tables;
+  std::vector<StepCounts> contexts;
+  std::size_t sampled;
+
+  Measured(Predictor predictor, const Sample& sample, int top) : sampled(sample.size()) {
+    tables.predictor_ = predictor;
+    tables.first_exponent_ = std::max(top - tables.num_exponents() + 1, 0);
+    contexts.resize(static_cast<std::size_t>(tables.num_contexts()));
+    count_sample(tables, sample, [&](auto context, auto step) { ++contexts[context][step]; });
+  }
+
+  DifferenceTables fit() && {
+    const std::size_t row_length = tables.predictor_ == Predictor::kMomentum ? kNumLevels : contexts.size();
+    const auto classes =
+        merge_contexts(contexts, row_length, BucketCode::kMaxClasses, tables.class_of_context_.data());
+    double bits = 0;
+    for (const StepCounts& counts : classes) {
+      tables.code_.classes.push_back(fit_buckets(counts));
+      bits += cost_in_bits(tables.code_.classes.back(), counts);
+    }
+    tables.bits_per_word_ = sampled == 0 ? 0 : bits / static_cast<double>(sampled);
+    return std::move(tables);
+  }
+};
 
 DifferenceTables DifferenceTables::measure(Predictor predictor, std::span<const std::uint16_t> reference,
                                            std::span<const std::uint8_t> previous,
                                            std::span<const std::uint16_t> current) {
   require_words(predictor, reference.size(), previous.size(), current.size());
-  DifferenceTables tables;
-  tables.predictor_ = predictor;
-  tables.first_exponent_ = first_exponent_for(reference, tables.num_exponents());
-  std::vector<StepCounts> contexts(static_cast<std::size_t>(tables.num_contexts()));
-  const std::uint64_t sampled = count_sample(tables, reference, previous, current,
-                                             [&](auto context, auto step) { ++contexts[context][step]; });
-  const auto classes = merge_contexts(contexts, BucketCode::kMaxClasses, tables.class_of_context_.data());
-  double bits = 0;
-  for (const StepCounts& counts : classes) {
-    tables.code_.classes.push_back(fit_buckets(counts));
-    bits += cost_in_bits(tables.code_.classes.back(), counts);
-  }
-  tables.bits_per_word_ = sampled == 0 ? 0 : bits / static_cast<double>(sampled);
-  return tables;
+  const Sample sample(reference, previous, current);
+  return Measured(predictor, sample, top_exponent(sample)).fit();
+}
+
+DifferenceTables DifferenceTables::measure_best(std::span<const std::uint16_t> reference,
+                                                std::span<const std::uint8_t> previous,
+                                                std::span<const std::uint16_t> current) {
+  require_words(Predictor::kMomentum, reference.size(), previous.size(), current.size());
+  const Sample sample(reference, previous, current);
+  const int top = top_exponent(sample);
+  Measured by_momentum(Predictor::kMomentum, sample, top), by_reference(Predictor::kReference, sample, top);
+  const bool momentum = estimated_bits(by_momentum.contexts) < estimated_bits(by_reference.contexts);
+  return std::move(momentum ? by_momentum : by_reference).fit();
 }
 
 DifferenceTables::Price DifferenceTables::price(std::span<const std::uint16_t> reference,
                                                 std::span<const std::uint8_t> previous,
                                                 std::span<const std::uint16_t> current) const {
   require_words(predictor_, reference.size(), previous.size(), current.size());
+  const Sample sample(reference, previous, current);
   std::vector<StepCounts> classes(code_.classes.size());
-  const std::uint64_t sampled =
-      count_sample(*this, reference, previous, current,
-                   [&](auto context, auto step) { ++classes[class_of_context_[context]][step]; });
+  count_sample(*this, sample, [&](auto context, auto step) { ++classes[class_of_context_[context]][step]; });
   Price price;
-  if (sampled == 0) return price;
+  if (sample.size() == 0) return price;
+  const auto sampled = static_cast<double>(sample.size());
   for (std::size_t c = 0; c < classes.size(); ++c) {
-    price.bits_per_word += cost_in_bits(code_.classes[c], classes[c]) / static_cast<double>(sampled);
-    price.attainable += attainable_bits(code_.classes[c], classes[c]) / static_cast<double>(sampled);
+    price.bits_per_word += cost_in_bits(code_.classes[c], classes[c]) / sampled;
+    price.attainable += attainable_bits(code_.classes[c], classes[c]) / sampled;
   }
   return price;
 }

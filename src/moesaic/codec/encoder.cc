@@ -126,13 +126,10 @@ void Encoder::State::choose_tables() {
   if (current.empty()) return;
   if (may_hold(header.method, header.key, ChunkMode::kEntropy)) entropy = EntropyTables::measure(current);
   if (!may_hold(header.method, header.key, ChunkMode::kResidual) || use_held_tables()) return;
-  difference = DifferenceTables::measure(Predictor::kReference, reference.words(), {}, current);
-  if (header.method == Method::kMomentum) {
-    // The previous difference misleads when it is stale: after a skipped step, a jump of the learning rate.
-    auto tables =
-        DifferenceTables::measure(Predictor::kMomentum, reference.words(), reference.differences(), current);
-    if (tables.bits_per_word() < difference->bits_per_word()) difference = std::move(tables);
-  }
+  // The previous difference misleads when it is stale: after a skipped step, a jump of the learning rate.
+  difference = header.method == Method::kMomentum
+                   ? DifferenceTables::measure_best(reference.words(), reference.differences(), current)
+                   : DifferenceTables::measure(Predictor::kReference, reference.words(), {}, current);
   bits_per_word = difference->bits_per_word();
 }
 

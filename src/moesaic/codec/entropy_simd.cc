@@ -62,12 +62,11 @@ template <bool kPlain>
 HWY_INLINE void encode_group(const EntropyLookups& lookups, const std::uint16_t* words, std::uint8_t* plane,
                              LaneVectors& lanes, StreamWriter& writer) {
   const Words from = load_words(words);
-  Words exponents, others, none, one;
+  Words exponents, others, one;
   for (std::size_t p = 0; p < kParts; ++p) {
     exponents.part[p] = hn::ShiftRight<8>(hn::Add(from.part[p], from.part[p]));
     others.part[p] = hn::Or(hn::And(hn::ShiftRight<8>(from.part[p]), hn::Set(U16(), 0x80)),
                             hn::And(from.part[p], hn::Set(U16(), 0x7f)));
-    none.part[p] = hn::Zero(U16());
     one.part[p] = hn::Set(U16(), 1);
   }
   store_bytes(pack_small(others), plane);
@@ -85,7 +84,7 @@ HWY_INLINE void encode_group(const EntropyLookups& lookups, const std::uint16_t*
   const Words start = widen(look_up(lookups.start_low, symbols), look_up(lookups.start_high, symbols));
   const Words frequency =
       widen(look_up(lookups.frequency_low, symbols), look_up(lookups.frequency_high, symbols));
-  writer.halves = push<kPlain>(lanes, start, frequency, none, one, writer.halves);
+  writer.halves = push<kPlain>(lanes, start, frequency, one, writer.halves);
 }
 
 HWY_INLINE void decode_group(const EntropyLookups& lookups, const std::int16_t* biased_starts,

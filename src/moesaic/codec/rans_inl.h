@@ -55,10 +55,11 @@ HWY_INLINE V16 nearest_quotient(V16 low, V16 high, V16 divisor) {
               divide(hn::InterleaveUpper(U16(), low, high), hn::InterleaveUpper(U16(), divisor, zero)));
 }
 
-// As vectors: start, frequency, raw, and 2^width_log2. kPlain: no frequency is above kMaxPlainFrequency.
+// As vectors: place = start + raw, frequency, and 2^width_log2. kPlain: no frequency is above
+// kMaxPlainFrequency.
 template <bool kPlain>
-HWY_INLINE std::uint8_t* push(LaneVectors& lanes, const Words& start, const Words& frequency,
-                              const Words& raw, const Words& width, std::uint8_t* top) {
+HWY_INLINE std::uint8_t* push(LaneVectors& lanes, const Words& place, const Words& frequency,
+                              const Words& width, std::uint8_t* top) {
   Words full;
   Bytes full_bytes;
   for (std::size_t p = 0; p < kParts; ++p) full.part[p] = at_least(lanes.high.part[p], frequency.part[p]);
@@ -85,7 +86,7 @@ HWY_INLINE std::uint8_t* push(LaneVectors& lanes, const Words& start, const Word
     }
     const V16 remainder = hn::Add(rest, hn::And(f, negative));
     lanes.high.part[p] = hn::Add(nearest, negative);
-    lanes.low.part[p] = hn::Add(hn::Add(start.part[p], raw.part[p]), hn::Mul(remainder, width.part[p]));
+    lanes.low.part[p] = hn::Add(place.part[p], hn::Mul(remainder, width.part[p]));
   }
   return top;
 }

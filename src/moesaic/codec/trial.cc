@@ -21,12 +21,12 @@ std::int64_t bytes_of(std::span<const std::uint16_t> words) {
   return static_cast<std::int64_t>(words.size_bytes());
 }
 
-// What a receiver holds after the steps before: no tables, so that every message measures its own.
-Reference held_after(Keeps keeps, const UnitStep& unit) {
+// What a receiver holds after the steps before. No tables: every message measures its own.
+Reference held_after(Keeps keeps, const UnitStep& unit, const std::vector<std::uint8_t>& tables = {}) {
   Reference held(keeps, unit.reference.size());
   const bool first = unit.before.empty();
   if (!first) held.commit({.epoch = 0, .key = true, .hash = 0, .tables = {}}, unit.before);
-  held.commit({.epoch = held.epoch(), .key = first, .hash = 0, .tables = {}}, unit.reference);
+  held.commit({.epoch = held.epoch(), .key = first, .hash = 0, .tables = tables}, unit.reference);
   return held;
 }
 
@@ -74,11 +74,12 @@ Trial::Trial(Method method, std::span<const UnitStep> units, int threads)
     : method_(method), threads_(threads) {
   for (const UnitStep& unit : units) {
     Unit& made = units_.emplace_back(
-        Unit{.current = unit.current,
+        Unit{.step = unit,
              .held = held_after(needs(method), unit),
              .message = Buffer(static_cast<std::int64_t>(message_bound(unit.current.size(), {}))),
              .received = {},
-             .decoded = Buffer(bytes_of(unit.current))});
+             .decoded = Buffer(bytes_of(unit.current)),
+             .tables = {}});
     if (!lossless(method)) made.received = Buffer(bytes_of(unit.current));
   }
 }
@@ -86,10 +87,15 @@ Trial::Trial(Method method, std::span<const UnitStep> units, int threads)
 void Trial::encode() {
   on_threads(threads_, units_.size(), [&](std::size_t i) {
     Unit& unit = units_[i];
-    Encoder encoder(method_, unit.held, unit.current, {.unit = i}, unit.message.span(),
+    Encoder encoder(method_, unit.held, unit.step.current, {.unit = i}, unit.message.span(),
                     words_of(unit.received));
     unit.message_bytes = encoder.all().size();
+    unit.tables = encoder.update().tables;
   });
+}
+
+void Trial::keep_tables() {
+  for (Unit& unit : units_) unit.held = held_after(needs(method_), unit.step, unit.tables);
 }
 
 void Trial::decode() {
@@ -108,17 +114,17 @@ std::string Trial::check() {
     Unit& unit = units_[i];
     const std::span<const std::uint16_t> decoded = words_of(unit.decoded);
     const std::span<const std::uint16_t> expected =
-        lossless(method_) ? unit.current : std::span<const std::uint16_t>(words_of(unit.received));
+        lossless(method_) ? unit.step.current : std::span<const std::uint16_t>(words_of(unit.received));
     const auto at = std::ranges::mismatch(expected, decoded).in1 - expected.begin();
     if (at < std::ssize(expected)) {
       return fmt::format("{}: word {} of unit {} is {:#06x}, expected {:#06x}", name_of(method_), at, i,
                          decoded[static_cast<std::size_t>(at)], expected[static_cast<std::size_t>(at)]);
     }
     if (lossless(method_)) continue;
-    const std::size_t far = first_out_of_bound(unit.current, decoded);
+    const std::size_t far = first_out_of_bound(unit.step.current, decoded);
     if (far < decoded.size()) {
       return fmt::format("{}: word {} of unit {} is {}, too far from {}", name_of(method_), far, i,
-                         to_float(BF16{decoded[far]}), to_float(BF16{unit.current[far]}));
+                         to_float(BF16{decoded[far]}), to_float(BF16{unit.step.current[far]}));
     }
   }
   return "";
@@ -128,7 +134,7 @@ double Trial::bits_per_word() const {
   double bytes = 0, words = 0;
   for (const Unit& unit : units_) {
     bytes += static_cast<double>(unit.message_bytes);
-    words += static_cast<double>(unit.current.size());
+    words += static_cast<double>(unit.step.current.size());
   }
   return words == 0 ? 0.0 : 8 * bytes / words;
 }

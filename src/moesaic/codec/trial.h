@@ -1,8 +1,8 @@
 // trial.h: one method at work on one step of some units, to be checked, timed and compared.
 //
 // Local. A unit travels as one message, checksums and hash included, against what its receiver would hold
-// after the steps before. Tables are measured anew for each message, as in the first step after they aged:
-// the dearer case. Memory: up to 7 bytes a word.
+// after the steps before. Tables are measured anew for each message, as every 16th step of a run does; or,
+// see keep_tables(), re-used. Memory: up to 7 bytes a word.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,9 @@ class Trial {
 
   // Every unit's message, from its words. Each call does all of it again.
   void encode();
+  // After encode(): both ends now hold the tables of those messages, and the next ones may re-use them. Of
+  // residual and momentum; nothing else keeps tables.
+  void keep_tables();
   // Every unit's words, from its message, verified. After encode().
   void decode();
 
@@ -44,10 +47,11 @@ class Trial {
 
  private:
   struct Unit {
-    std::span<const std::uint16_t> current;
+    UnitStep step;
     Reference held;
     Buffer message, received, decoded;
     std::size_t message_bytes = 0;
+    std::vector<std::uint8_t> tables;  // of the last message
   };
   Method method_;
   int threads_;
