@@ -2,15 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "moesaic/comm/collectives.h"
+#include "moesaic/comm/executor.h"
 #include "moesaic/core/bf16.h"
 #include "moesaic/shard/gather_header.h"
 #include "tests/comm/thrown.h"
 #include "tests/comm/worlds.h"
+#include "tests/shard/flipping_transport.h"
 
 namespace moesaic::testing {
 namespace {
@@ -204,6 +208,95 @@ TEST(CodedGather, ARankThatHoldsNothingIsSeenByAllBeforeAnythingIsSent) {
       });
       EXPECT_EQ(resyncs, 1) << rank;
     }
+  }
+}
+
+// Five steps by momentum, in the background as training does it; `damage(step, peer, bytes)` picks messages
+// of rank 0 to harm. Returns the resyncs; throws what a rank threw.
+std::int64_t resyncs_with_damage(ReferenceMode mode, const std::function<bool(int, int, std::size_t)>& damage) {
+  std::atomic<std::int64_t> resyncs = -1;
+  run_inproc(4, [&](Transport& transport) {
+    std::atomic<int> step = 0;
+    FlippingTransport flipping(transport, [&](int peer, std::size_t bytes) {
+      return transport.rank() == 0 && damage(step, peer, bytes);
+    });
+    Communicator world(flipping, Topology::uniform(4, 2), kTestTimeout);
+    const Unit unit(4, 40'000);
+    Weights weights(unit.total);
+    CodingSpace space;
+    CodedGather gather(world, unit.words, unit.offsets, Method::kMomentum, mode, 0, "experts", space);
+    for (step = 1; step <= 5; ++step) {
+      const auto sent = weights.words();
+      std::vector<std::uint16_t> whole(sent.size());
+      start_job(
+          world, [&] { gather.run(part_of(sent, unit, world.rank()), whole, static_cast<std::uint64_t>(step)); },
+          "experts")
+          .wait();
+      EXPECT_EQ(whole, sent) << "rank " << world.rank() << ", step " << step;
+      weights.step();
+    }
+    if (world.rank() == 0) resyncs = gather.counts().resyncs;
+  });
+  return resyncs;
+}
+
+TEST(CodedGather, AFlippedBitInAPayloadIsFoundAndAllSendKeys) {
+  for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
+    bool done = false;
+    // Of step 3, the coded part on its way to the other node.
+    const auto resyncs = resyncs_with_damage(mode, [&](int step, int peer, std::size_t bytes) {
+      return step == 3 && peer == 2 && bytes > 1000 && !std::exchange(done, true);
+    });
+    EXPECT_TRUE(done);
+    EXPECT_EQ(resyncs, 1);
+  }
+}
+
+TEST(CodedGather, APayloadThatIsDamagedEveryTimeEndsTheRunOnEveryRank) {
+  const auto error = thrown_by([] {
+    resyncs_with_damage(ReferenceMode::kNode, [](int step, int peer, std::size_t bytes) {
+      return step == 3 && peer == 2 && bytes > 1000;
+    });
+  });
+  EXPECT_SAYS(error, "gather of experts: some rank cannot decode what was sent, not even in full");
+}
+
+TEST(CodedGather, AFlippedBitInAHeaderEndsTheRunAndNamesItsSender) {
+  for (const int reader : {1, 2}) {  // in the own node, and in the other
+    const auto error = thrown_by([&] {
+      resyncs_with_damage(ReferenceMode::kNode, [&](int step, int peer, std::size_t bytes) {
+        return step == 3 && peer == reader && bytes == kGatherHeaderBytes;
+      });
+    });
+    EXPECT_SAYS(error, "the gather header of rank 0 is damaged");
+  }
+}
+
+// Of specs: odd sizes, all patterns, an empty last part.
+TEST(CodedGather, EveryPatternAndOddSizesTravelBetweenThreeRanks) {
+  for (const std::int64_t most : {0, 1, 7, 1009, 65535, 65536, 65537}) {
+    SCOPED_TRACE(most);
+    run_world(Topology::uniform(3, 1), [&](Communicator& world) {
+      const std::vector<std::int64_t> words = {most, most, 0}, offsets = {0, most, 2 * most};
+      CodingSpace space;
+      for (const Method method : kCoded) {
+        if (!codec::lossless(method)) continue;
+        CodedGather gather(world, words, offsets, method, ReferenceMode::kNode, 0, "experts", space);
+        std::vector<std::uint16_t> sent(static_cast<std::size_t>(2 * most));
+        for (std::uint64_t version = 1; version <= 3; ++version) {
+          // All patterns, against others each time: exponents, signs and NaN payloads change.
+          for (std::size_t i = 0; i < sent.size(); ++i) {
+            sent[i] = static_cast<std::uint16_t>(i * (2 * version + 1) + version * 0x7f80);
+          }
+          const auto rank = static_cast<std::size_t>(world.rank());
+          const auto mine = std::span(sent).subspan(static_cast<std::size_t>(offsets[rank]),
+                                                    static_cast<std::size_t>(words[rank]));
+          std::vector<std::uint16_t> whole(sent.size());
+          gather.run(mine, whole, version);
+          EXPECT_EQ(whole, sent) << codec::name_of(method);
+        }
+      }
+    });
   }
 }
 

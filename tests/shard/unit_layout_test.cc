@@ -92,9 +92,27 @@ TEST(UnitLayout, TheLastShardsMayBeEmpty) {
 TEST(MemoryPlan, OneRankHoldsOnlyGradientsInFlight) {
   const ModelConfig config = small_model();
   const ParallelOptions options{std::vector(2, ExpertsMode::kGather), 0, DType::kF32};
-  const MemoryPlan one = plan_memory(config, options, 1, 2, 16), two = plan_memory(config, options, 2, 2, 16);
+  const MemoryPlan one = plan_memory(config, options, Topology::one_node(1), 2, 16), two = plan_memory(config, options, Topology::one_node(2), 2, 16);
   EXPECT_GT(one.gathered, 0);
   EXPECT_EQ(two.gathered, 2 * one.gathered);
+}
+
+TEST(MemoryPlan, ReferencesAreTwoAndAHalfBytesAWeightOfTheUnitOrOfTheShareOfANode) {
+  const ModelConfig config = small_model();
+  ParallelOptions options{std::vector(2, ExpertsMode::kGather), 0, DType::kBF16};
+  const Topology topology = Topology::uniform(4, 2);
+  const auto references = [&] { return plan_memory(config, options, topology, 2, 16).references; };
+  EXPECT_EQ(references(), 0);  // raw
+  options.codec = codec::Method::kMomentum;
+  options.reference = ReferenceMode::kRank;
+  const std::int64_t all = references();
+  options.reference = ReferenceMode::kNode;
+  const std::int64_t share = references();  // own quarter, and one of the other node's
+  EXPECT_NEAR(static_cast<double>(share) / static_cast<double>(all), 0.5, 0.05);
+  options.codec = codec::Method::kExponentReuse;
+  EXPECT_NEAR(static_cast<double>(references()) / static_cast<double>(share), 1 / 2.5, 1e-3);
+  options.codec = std::nullopt;
+  EXPECT_EQ(references(), share);
 }
 
 }  // namespace

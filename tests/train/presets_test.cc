@@ -15,7 +15,7 @@ TEST(Presets, OlmoeHasSevenBillionParametersAndOneActive) {
       load_config(MOESAIC_SOURCE_DIR "/configs/olmoe-1b-7b.toml",
                   std::vector<std::string>{"parallel.experts=exchange", "train.dtype=bf16"});
   const ParallelOptions options = parallel_options(config);
-  const MemoryPlan plan = plan_memory(config.model, options, 64, 2, 4096);
+  const MemoryPlan plan = plan_memory(config.model, options, Topology::one_node(64), 2, 4096);
   // The published model: 6.92 billion, 1.28 billion active (transformers' OlmoeForCausalLM counts
   // 6,919,161,856).
   EXPECT_EQ(plan.parameters, 6919161856);
@@ -26,7 +26,7 @@ TEST(Presets, OlmoeHasSevenBillionParametersAndOneActive) {
   // Exchange gathers no experts; gather brings whole layers: 64 experts x 3 matrices of 2048 x 1024 in bf16.
   ParallelOptions gather = options;
   gather.experts.assign(16, ExpertsMode::kGather);
-  EXPECT_GT(plan_memory(config.model, gather, 64, 2, 4096).gathered,
+  EXPECT_GT(plan_memory(config.model, gather, Topology::one_node(64), 2, 4096).gathered,
             plan.gathered + 2 * 64 * 3 * 2048 * 1024 * 2);
 }
 

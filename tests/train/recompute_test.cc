@@ -137,7 +137,7 @@ TEST(RecomputeMemory, ThePlanCountsIt) {
   const TempFolder folder;
   const Config config = deep_config(folder.path());
   const auto planned = [&](const Config& c) {
-    return plan_memory(c.model, parallel_options(c), 1, 0, 128, recomputed_layers(c));
+    return plan_memory(c.model, parallel_options(c), Topology::one_node(1), 0, 128, recomputed_layers(c));
   };
   const MemoryPlan all = planned(config), one = planned(recomputed(config));
   EXPECT_LT(one.activations * 3, all.activations);

@@ -44,7 +44,10 @@ void InspectCommand::memory_plan() const {
   set_ranks(config, ranks);
   const auto world_size = static_cast<int>(config.parallel.ranks);
   const std::int64_t sequences = (micro_batch_sequences(config) + world_size - 1) / world_size;
-  fmt::print("{}", describe(plan_memory(config.model, parallel_options(config), world_size,
+  const auto per_node = static_cast<int>(config.comm.ranks_per_node);
+  const Topology topology =
+      per_node > 0 ? Topology::uniform(world_size, per_node) : Topology::one_node(world_size);
+  fmt::print("{}", describe(plan_memory(config.model, parallel_options(config), topology,
                                         moments_per_element(config), sequences * config.data.seq_len,
                                         recomputed_layers(config)),
                             world_size));

@@ -59,10 +59,11 @@ struct TrainCommand {
   void on_rank(Communicator& world, const Config& config, const std::filesystem::path& run_directory) const;
 };
 
-void print_plan(const Config& config, int world_size) {
+void print_plan(const Config& config, const Topology& topology) {
+  const int world_size = topology.world_size();
   const std::int64_t sequences = (micro_batch_sequences(config) + world_size - 1) / world_size;
   const MemoryPlan plan =
-      plan_memory(config.model, parallel_options(config), world_size, moments_per_element(config),
+      plan_memory(config.model, parallel_options(config), topology, moments_per_element(config),
                   sequences * config.data.seq_len, recomputed_layers(config));
   fmt::print("{}", describe(plan, world_size));
 }
@@ -152,7 +153,7 @@ void require_recordable(const std::vector<std::int64_t>& steps, std::int64_t fir
 void TrainCommand::on_rank(Communicator& world, const Config& config,
                            const std::filesystem::path& run_directory) const {
   const bool talks = world.rank() == 0;
-  if (talks) print_plan(config, world.size());
+  if (talks) print_plan(config, world.topology());
   std::optional<RunLock> lock;
   std::optional<std::filesystem::path> newest;
   std::int64_t steps_done = 0;

@@ -11,18 +11,20 @@ namespace {
 
 // What one rank saw of one unit since the step began.
 struct Seen {
-  std::int64_t runs, unsent, keys, resyncs, words, coded_bytes;
+  std::int64_t runs, unsent, keys, resyncs, words, coded_bytes, reference_bytes;
   double encode_seconds, decode_seconds, seconds, exposed_seconds;
 };
-static_assert(sizeof(Seen) == 80);
+static_assert(sizeof(Seen) == 88);
 
-Seen since(const GatherCounts& now, const GatherCounts& before, double exposed_seconds) {
+Seen since(const GatherCounts& now, const GatherCounts& before, std::int64_t reference_bytes,
+           double exposed_seconds) {
   return {.runs = now.runs - before.runs,
           .unsent = now.unsent - before.unsent,
           .keys = now.keys - before.keys,
           .resyncs = now.resyncs - before.resyncs,
           .words = now.words - before.words,
           .coded_bytes = now.coded_bytes - before.coded_bytes,
+          .reference_bytes = reference_bytes,
           .encode_seconds = now.encode_seconds - before.encode_seconds,
           .decode_seconds = now.decode_seconds - before.decode_seconds,
           .seconds = now.seconds - before.seconds,
@@ -40,6 +42,7 @@ void add(UnitGathers& total, const Seen& seen) {
   counts.encode_seconds = std::max(counts.encode_seconds, seen.encode_seconds);
   counts.decode_seconds = std::max(counts.decode_seconds, seen.decode_seconds);
   counts.seconds = std::max(counts.seconds, seen.seconds);
+  total.reference_bytes = std::max(total.reference_bytes, seen.reference_bytes);
   total.exposed_seconds = std::max(total.exposed_seconds, seen.exposed_seconds);
 }
 
@@ -96,7 +99,9 @@ std::vector<UnitGathers> GatherChoices::observe() {
   Communicator& world = model_->world();
   std::vector<Seen> mine;
   for (const Unit& unit : units_) {
+    CodedGather* const coded = unit.unit->coded();
     mine.push_back(since(unit.unit->gather_counts(), unit.counts_before,
+                         coded == nullptr ? 0 : coded->reference_bytes(),
                          unit.unit->gather_blocked_seconds() - unit.blocked_before));
   }
   const auto world_size = static_cast<std::size_t>(world.size());

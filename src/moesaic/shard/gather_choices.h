@@ -25,6 +25,7 @@ struct UnitGathers {
   GatherCounts counts;         // runs and unsent of one rank; times of the slowest; the others of all ranks
   double exposed_seconds = 0;  // the rank that stood still longest
   std::int64_t words = 0;      // of the whole unit
+  std::int64_t reference_bytes = 0;  // on the rank that keeps most
   std::int64_t raw_bytes = 0;  // that raw gathers would have moved between nodes
   std::optional<GatherDecision> decision;  // of the gate, where there is one
 };
@@ -38,7 +39,7 @@ class GatherChoices {
 
   // Of step `step`, ascending.
   void choose(std::int64_t step);
-  // What was gathered since choose(); of codable units, in their order. Nothing may be on its way. Sends 80
+  // What was gathered since choose(); of codable units, in their order. Nothing may be on its way. Sends 88
   // bytes a unit from every rank to every other.
   std::vector<UnitGathers> observe();
 

@@ -24,18 +24,32 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
   return values;
 }
 
+// Words of a unit of which `rank` keeps what was sent last (coded_gather.h).
+std::int64_t referenced_words(const UnitLayout& layout, ReferenceMode mode, const Topology& topology, int rank,
+                              bool own_block_only) {
+  const int node = topology.node_of(rank);
+  std::int64_t words = 0;
+  for (int owner = 0; owner < topology.world_size(); ++owner) {
+    if (own_block_only && layout.block_of(owner) != layout.block_of(rank)) continue;
+    const bool carried = topology.node_of(owner) != node && topology.counterpart(owner, node) == rank;
+    if (mode == ReferenceMode::kRank || owner == rank || carried) words += layout.part_of(owner).size();
+  }
+  return words;
+}
+
 }  // namespace
 
-MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, int world_size,
+MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, const Topology& topology,
                        std::int64_t moments_per_element, std::int64_t tokens_per_rank,
                        const std::vector<bool>& recomputed) {
+  const int world_size = topology.world_size();
   const Placement placement =
       Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), world_size, options.exchange_size);
   const std::vector<UnitSpec> specs = unit_specs(config);
 
   MemoryPlan plan;
   std::vector<std::int64_t> shard_elements(static_cast<std::size_t>(world_size)),
-      shard_image(shard_elements.size());
+      shard_image(shard_elements.size()), reference_words(shard_elements.size());
   std::vector<std::int64_t> gathered_bytes,
       gradient_bytes;  // of each unit; resident ones need not be gathered
   for (const UnitSpec& spec : specs) {
@@ -62,6 +76,12 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
         elements = std::max(elements, layout.block_elements(block));
       }
     }
+    if (group > 1 && dtype == DType::kBF16) {
+      for (int rank = 0; rank < world_size; ++rank) {
+        reference_words[static_cast<std::size_t>(rank)] +=
+            referenced_words(layout, options.reference, topology, rank, exchanged);
+      }
+    }
     gathered_bytes.push_back(group == 1 ? 0 : elements * size_of(dtype));
     gradient_bytes.push_back(elements * size_of(dtype));
   }
@@ -69,6 +89,12 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
   plan.masters = most * 4;
   plan.images = *std::ranges::max_element(shard_image);
   plan.gradients = most * 8;
+  // With method auto units stay raw where nothing crosses nodes.
+  const bool coded = options.codec || options.reference == ReferenceMode::kRank || topology.num_nodes() > 1;
+  const codec::Method method = options.codec.value_or(coded ? codec::Method::kMomentum : codec::Method::kRaw);
+  plan.references = static_cast<std::int64_t>(
+      static_cast<double>(*std::ranges::max_element(reference_words)) *
+      codec::bytes_per_word(codec::needs(method)));
   plan.moments = most * 4 * moments_per_element;
 
   // Backward holds the weights of a stage and of the one prefetched, and the gradients of a stage and of the
@@ -109,6 +135,7 @@ std::string describe(const MemoryPlan& plan, int world_size) {
       {"images in the compute dtype", plan.images},
       {"gradient shards", plan.gradients},
       {"optimizer moments", plan.moments},
+      {"references of coded gathers", plan.references},
       {"gathered units in flight", plan.gathered},
       {"activations of a micro-step (estimate)", plan.activations},
       {"total", plan.total()}};

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/comm/topology.h"
 #include "moesaic/nn/model_config.h"
 #include "moesaic/shard/parallel.h"
 
@@ -20,14 +21,17 @@ struct MemoryPlan {
   std::int64_t images = 0;             // the shards in the compute dtype, where it is not fp32
   std::int64_t gradients = 0;          // fp32 shards, and the landing buffer of the reduce
   std::int64_t moments = 0;            // optimizer state
+  std::int64_t references = 0;  // what coded gathers keep from step to step; of `momentum` where left open
   std::int64_t gathered = 0;           // weights and gradients of whole units in flight at the fullest moment
   std::int64_t activations = 0;        // of one micro-step
-  std::int64_t total() const { return masters + images + gradients + moments + gathered + activations; }
+  std::int64_t total() const {
+    return masters + images + gradients + moments + references + gathered + activations;
+  }
 };
 
 // moments_per_element: 2 for AdamW, 1 for SGD with momentum. tokens_per_rank: of one micro-step. recomputed:
 // layers that keep only their input between forward and backward, [num_layers] or empty for none.
-MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, int world_size,
+MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options, const Topology& topology,
                        std::int64_t moments_per_element, std::int64_t tokens_per_rank,
                        const std::vector<bool>& recomputed = {});
 

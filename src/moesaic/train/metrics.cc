@@ -92,6 +92,7 @@ Json gathers_of(const UnitGathers& gathers) {
     }
     json["encode_seconds"] = rounded(counts.encode_seconds);
     json["decode_seconds"] = rounded(counts.decode_seconds);
+    json["reference_bytes"] = gathers.reference_bytes;
     json["keys"] = counts.keys;
     json["resyncs"] = counts.resyncs;
   }
