@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <limits>
 #include <optional>
 
 #include "moesaic/codec/chunk.h"
@@ -147,11 +149,12 @@ class Encoding {
                                                    std::span<const std::byte> bitmap,
                                                    std::span<std::uint16_t> work) {
     if (live == words.size()) return words;
-    std::uint16_t* end = work.data();
+    std::size_t end = 0;
     for (std::size_t b = 0; b < block_count(words.size()); ++b) {
       if (!is_live(bitmap, b)) continue;
       const auto block = block_of(words, b);
-      end = std::copy(block.begin(), block.end(), end);  // never past where it reads
+      std::memmove(work.subspan(end).data(), block.data(), block.size_bytes());  // never past where it reads
+      end += block.size();
     }
     return work.first(live);
   }
@@ -291,6 +294,8 @@ bool lossless(GradientWire wire) { return wire != GradientWire::kInt8; }
 std::size_t gradient_bound(std::span<const GradientPiece> pieces, const GradientOptions& options) {
   check_chunk_words(options);
   const std::size_t side = GradientScales::bytes_bound(pieces) + EntropyTables::kBytes;
+  require(side <= std::numeric_limits<std::uint32_t>::max(),
+          "gradient: its scales take up to {} bytes; a message has room for 2^32 - 1", side);
   std::size_t words = 0;
   for (const GradientPiece& piece : pieces) words += piece.words;
   const std::size_t chunks = (words + options.chunk_words - 1) / options.chunk_words;
