@@ -120,12 +120,12 @@ class Rounds {
 Link measure(Communicator& world, Pattern pattern, Load load, std::int64_t most_senders, double budget_s) {
   Rounds rounds(world, std::move(pattern));
   (void)rounds.time(kSmallMessage, 1);  // makes connections
-  const double small = rounds.least_time(kSmallMessage, kSmallRounds, budget_s / 4);
+  const double small = rounds.least_time(kSmallMessage, kSmallRounds, budget_s / 8);
 
   // Long enough that what a round costs besides its bytes does not count, short enough for three of them.
   const std::int64_t longest =
       std::min(kLongestMessage, kMostReceived / std::max<std::int64_t>(most_senders, 1));
-  const double wanted = budget_s / 5;
+  const double wanted = budget_s / 4;
   std::int64_t bytes = std::min(kFirstMessage, longest);
   double round = rounds.time(bytes, 1);
   while (bytes < longest && round < wanted / 2) {
@@ -146,13 +146,15 @@ MeasuredLinks measure_links(Communicator& world, double budget_s) {
   const Load inside = inside_load(topology), between = between_load(topology);
   MeasuredLinks links;
   links.between_measured = between.messages > 0;
-  const double share = inside.messages > 0 && between.messages > 0 ? budget_s / 2 : budget_s;
+  // Most of it where messages take longest.
+  const bool both = inside.messages > 0 && between.messages > 0;
   if (inside.messages > 0) {
-    links.inside = measure(world, inside_pattern(topology, world.rank()), inside, inside.messages, share);
+    links.inside = measure(world, inside_pattern(topology, world.rank()), inside, inside.messages,
+                           both ? budget_s / 4 : budget_s);
   }
   if (between.messages > 0) {
-    links.between =
-        measure(world, between_pattern(topology, world.rank()), between, topology.world_size(), share);
+    links.between = measure(world, between_pattern(topology, world.rank()), between, topology.world_size(),
+                            both ? budget_s * 3 / 4 : budget_s);
   }
   if (inside.messages == 0) links.inside = links.between;
   if (between.messages == 0) links.between = links.inside;
