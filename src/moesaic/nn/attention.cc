@@ -3,6 +3,7 @@
 #include "moesaic/core/error.h"
 #include "moesaic/nn/checks.h"
 #include "moesaic/nn/kv_cache.h"
+#include "moesaic/nn/products.h"
 
 namespace moesaic {
 
@@ -52,7 +53,7 @@ AttentionWeights attention_weights(const ModelConfig& config, std::span<const at
 
 Heads project_heads(const ModelConfig& config, const AttentionWeights& weights, const at::Tensor& x,
                     const Rotation& rotation) {
-  Heads heads{at::linear(x, weights.q), at::linear(x, weights.k), at::linear(x, weights.v)};
+  Heads heads{project(x, weights.q), project(x, weights.k), project(x, weights.v)};
   if (config.qk_norm) {
     heads.q = rms_norm(heads.q, weights.q_norm, config.norm_eps);
     heads.k = rms_norm(heads.k, weights.k_norm, config.norm_eps);
@@ -74,16 +75,15 @@ at::Tensor attention(const ModelConfig& config, const AttentionWeights& weights,
   const Rotation turned =
       rotation(at::arange(num_positions, at::kLong), config.d_model / config.num_heads, config.rope_theta);
   const Heads heads = project_heads(config, weights, x, turned);
-  const at::Tensor mixed = at::scaled_dot_product_attention(heads.q, heads.k, heads.v, /*attn_mask=*/{},
-                                                            /*dropout_p=*/0.0, /*is_causal=*/true);
-  return at::linear(mixed.transpose(1, 2).reshape(x.sizes()), weights.o);
+  const at::Tensor mixed = attend(heads.q, heads.k, heads.v, /*mask=*/{}, /*causal=*/true);
+  return project(mixed.transpose(1, 2).reshape(x.sizes()), weights.o);
 }
 
 at::Tensor cached_attention(const ModelConfig& config, const AttentionWeights& weights, const at::Tensor& x,
                             int layer, KvCache& cache) {
   require_shape("new tokens of the key-value cache", x, {1, cache.num_tokens(), config.d_model});
   const Heads heads = project_heads(config, weights, x, cache.rotation());
-  return at::linear(cache.attend(layer, heads), weights.o);
+  return project(cache.attend(layer, heads), weights.o);
 }
 
 }  // namespace moesaic

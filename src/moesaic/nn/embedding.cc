@@ -6,6 +6,7 @@
 
 #include "moesaic/core/error.h"
 #include "moesaic/nn/checks.h"
+#include "moesaic/nn/products.h"
 
 namespace moesaic {
 namespace {
@@ -55,7 +56,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     for (std::int64_t begin = 0; begin < num_tokens; begin += kBlockRows) {
       const std::int64_t rows = std::min(kBlockRows, num_tokens - begin);
       at::Tensor block = logits.narrow(0, keep_logits ? begin : 0, rows);
-      at::mm_out(block, hidden.narrow(0, begin, rows), weight.t());
+      multiply_into(block, hidden.narrow(0, begin, rows), weight.t());
       const at::Tensor block32 = block.to(at::kFloat), wanted = targets.narrow(0, begin, rows);
       at::Tensor block_sum = log_sum.narrow(0, begin, rows);
       at::logsumexp_out(block_sum, block32, 1);
@@ -90,11 +91,13 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       d_logits.scatter_add_(1, wanted.clamp_min(0), at::full(wanted.sizes(), -1.0, at::kFloat));
       d_logits = at::where(has_target, d_logits * scale, 0.0).to(hidden.scalar_type());
       at::Tensor d_rows = d_hidden.narrow(0, begin, rows);
-      at::mm_out(d_rows, d_logits, weight);
+      multiply_into(d_rows, d_logits, weight);
       if (hidden.scalar_type() == at::kFloat) {
         d_weight.addmm_(d_logits.t(), hidden.narrow(0, begin, rows));
       } else {  // blocks are added in fp32
-        d_weight.add_(at::mm(d_logits.t(), hidden.narrow(0, begin, rows)));
+        at::Tensor of_block = at::empty_like(weight);
+        multiply_into(of_block, d_logits.t(), hidden.narrow(0, begin, rows));
+        d_weight.add_(of_block);
       }
     }
     return {d_hidden, d_weight.to(weight.scalar_type()), {}, {}, {}};

@@ -2,6 +2,7 @@
 
 #include "moesaic/core/error.h"
 #include "moesaic/nn/checks.h"
+#include "moesaic/nn/products.h"
 
 namespace moesaic {
 
@@ -13,9 +14,9 @@ at::Tensor feed_forward(const ModelConfig& config, std::int64_t width, std::span
   const at::Tensor &up = unit[expected - 2], &down = unit[expected - 1];
   require_shape("up_proj", up, {width, config.d_model});
   require_shape("down_proj", down, {config.d_model, width});
-  if (!gated) return at::linear(at::relu(at::linear(x, up)), down);
+  if (!gated) return project(at::relu(project(x, up)), down);
   require_shape("gate_proj", unit[0], {width, config.d_model});
-  return at::linear(at::silu(at::linear(x, unit[0])) * at::linear(x, up), down);
+  return project(at::silu(project(x, unit[0])) * project(x, up), down);
 }
 
 }  // namespace moesaic

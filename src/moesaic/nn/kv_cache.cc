@@ -5,6 +5,7 @@
 
 #include "moesaic/core/error.h"
 #include "moesaic/nn/checks.h"
+#include "moesaic/nn/products.h"
 
 namespace moesaic {
 namespace {
@@ -71,9 +72,9 @@ at::Tensor KvCache::attend(int layer, const Heads& heads) {
     const bool causal = before == 0;  // torch aligns its causal mask with the first key
     std::optional<at::Tensor> mask;
     if (!causal && run.count > 1) mask = may_see(before, run.count);
-    const at::Tensor result = at::scaled_dot_product_attention(
-        heads.q.narrow(2, first, run.count), sequence.keys[l].narrow(2, 0, after),
-        sequence.values[l].narrow(2, 0, after), mask, /*dropout_p=*/0.0, causal);
+    const at::Tensor result =
+        moesaic::attend(heads.q.narrow(2, first, run.count), sequence.keys[l].narrow(2, 0, after),
+                        sequence.values[l].narrow(2, 0, after), mask, causal);
     mixed.narrow(1, first, run.count).copy_(result.transpose(1, 2));
     first += run.count;
   }

@@ -6,6 +6,7 @@
 #include "moesaic/nn/embedding.h"
 #include "moesaic/nn/feed_forward.h"
 #include "moesaic/nn/moe_experts.h"
+#include "moesaic/nn/products.h"
 #include "moesaic/nn/router.h"
 
 namespace moesaic {
@@ -102,7 +103,7 @@ StageOutput run_stage(const ModelConfig& config, const StageSpec& stage, std::sp
           input.dim());
   if (stage.kind == StageKind::kHead) {
     const Head head = run_head(config, stage, units, input);
-    return {at::linear(head.hidden, head.weight), {}};
+    return {project(head.hidden, head.weight), {}};
   }
   require_shape("hidden states", input, {input.size(0), input.size(1), config.d_model});
   return run_layer(config, stage, units, input, context);
