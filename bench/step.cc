@@ -36,7 +36,15 @@ struct Variant {
 };
 
 std::vector<Variant> all_variants() {
-  std::vector<Variant> variants = {{.name = "raw"}};
+  std::vector<Variant> variants;
+  for (const std::string method :
+       {"raw", "entropy", "int8", "exponent_reuse", "residual", "momentum", "auto"}) {
+    variants.push_back({.name = method,
+                        .overrides = {fmt::format("codec.method=\"{}\"", method)},
+                        .exact = method != "int8"});
+  }
+  variants.push_back({.name = "auto rank",  // else the ranks of a node keep the reference together
+                      .overrides = {"codec.method=\"auto\"", "codec.reference=\"rank\""}});
   for (std::size_t i = 0, n = variants.size(); i < n; ++i) {
     Variant waiting = variants[i];
     waiting.name += " no overlap";

@@ -55,6 +55,32 @@ def codec_lines(rows):
     return lines
 
 
+# Of `step`: a column's head, its metric, and what turns its figure into the text of a cell.
+STEP_COLUMNS = [("s per step", "step_us", lambda us: f"{us / 1e6:.2f}"),
+                ("MB on the busiest card", "nic_bytes", lambda n: f"{n / 1e6:.1f}"),
+                ("gather: exposed / at work, s", ("gather_exposed_us", "gather_background_us"), None),
+                ("reduce: exposed / at work, s", ("reduce_exposed_us", "reduce_background_us"), None),
+                ("over FSDP2's default", "speedup_over_fsdp2_default", lambda x: f"**{x:.2f}**"),
+                ("over its best", "speedup_over_best_fsdp2", lambda x: f"**{x:.2f}**")]
+
+
+def step_lines(rows):
+    """A line per case and variant: many variants, and bytes beside times."""
+    lines = [f"| case | variant | {' | '.join(head for head, _, _ in STEP_COLUMNS)} |", "| --- " * (2 + len(STEP_COLUMNS)) + "|"]
+    figures = {}
+    for row in rows:
+        figures.setdefault((row["case"], row["variant"]), {})[row["metric"]] = row["value"] if row["verified"] else None
+
+    def cell(of, metric, text):
+        if isinstance(metric, tuple):
+            return " / ".join(f"{of[one] / 1e6:.2f}" for one in metric if one in of)
+        return text(of[metric]) if metric in of else ""
+    for (case, variant), of in figures.items():
+        cells = ["wrong result: no time"] if None in of.values() else [cell(of, metric, text) for _, metric, text in STEP_COLUMNS]
+        lines.append(f"| {case} | {variant} | {' | '.join(cells)} |")
+    return lines
+
+
 def case_lines(rows):
     cases = {}
     for row in rows:
@@ -82,7 +108,7 @@ def table(file):
     if not path.exists():
         return f"Not measured yet: `build/release/moesaic_bench run {path.stem} --json bench/results/{file}`.\n"
     result = json.loads(path.read_text())
-    lines = (codec_lines if result["name"] == "codec" else case_lines)(result["rows"])
+    lines = {"codec": codec_lines, "step": step_lines}.get(result["name"], case_lines)(result["rows"])
     machine = result["machine"]
     about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
              f"{machine['build_type']}; at most {machine['threads']} threads.")
