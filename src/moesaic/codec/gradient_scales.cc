@@ -100,10 +100,11 @@ void GradientScales::for_each_run(std::size_t begin, std::size_t words, const Ru
     const std::uint64_t column = place % cut->cols;
     std::uint64_t n =
         std::min<std::uint64_t>({end, cut->begin + cut->words, begin + cut->cols - column}) - begin;
-    const std::int16_t* columns = cut->column.data() + column;
+    const std::int16_t* columns = kNoColumns;
     if (cut->column.empty()) {
       n = std::min<std::uint64_t>(n, kRun);
-      columns = kNoColumns;
+    } else {
+      columns = &cut->column[static_cast<std::size_t>(column)];
     }
     const int row = cut->row.empty() ? 0 : cut->row[static_cast<std::size_t>(place / cut->cols)];
     run(begin, static_cast<std::int16_t>(cut->mean + row), columns, static_cast<std::size_t>(n));
