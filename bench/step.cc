@@ -233,11 +233,12 @@ void run_step(Report& report, const std::string& size, const std::string& python
                                       overrides)));
         return path;
       };
-      const Turn turn{.config_file = {},
-                      .checkpoint = starting_point(config_with("start", {}), plan.steps_before,
-                                                   kept / fmt::format("{} {} {}", size, layout_name, tokens)),
-                      .ranks_per_host = layout.ranks_per_host,
-                      .timed_steps = plan.steps_per_turn};
+      const Turn turn{
+          .config_file = {},
+          .checkpoint = starting_point(config_with("start", {"moe.balance_loss=0.01"}), plan.steps_before,
+                                       kept / fmt::format("{} {} {}", size, layout_name, tokens)),
+          .ranks_per_host = layout.ranks_per_host,
+          .timed_steps = plan.steps_per_turn};
       for (const std::string& rate : plan.rates) {
         cluster.set_rate(rate);
         const std::string name = fmt::format("{} {} {}", layout_name, rate, tokens);
