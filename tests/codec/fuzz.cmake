@@ -1,12 +1,14 @@
-# The codec's fuzzers: the decoder of each method, and round trips; clang only. `make fuzz METHOD=momentum SECONDS=600` builds and runs one.
+# The codec's fuzzers: the decoder of each method, round trips, and the gradient wires; clang only. `make fuzz METHOD=momentum SECONDS=600` builds and runs one.
 option(MOESAIC_FUZZ "Build the fuzzers (the fuzz preset does)" OFF)
 if(NOT MOESAIC_FUZZ)
   return()
 endif()
 
-foreach(method raw entropy int8 exponent_reuse residual momentum round_trip)
+foreach(method raw entropy int8 exponent_reuse residual momentum round_trip gradient)
   add_executable(fuzz_${method} codec/fuzz/libfuzzer.cc)
-  if(NOT method STREQUAL "round_trip")
+  if(method STREQUAL "gradient")
+    target_compile_definitions(fuzz_${method} PRIVATE MOESAIC_FUZZ_GRADIENT)
+  elseif(NOT method STREQUAL "round_trip")
     target_compile_definitions(fuzz_${method} PRIVATE MOESAIC_FUZZ_METHOD="${method}")
   endif()
   target_link_options(fuzz_${method} PRIVATE -fsanitize=fuzzer)

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "tests/codec/ends.h"
-#include "tests/codec/fuzz/target.h"
+#include "tests/codec/fuzz/gradient_target.h"
 
 namespace moesaic::codec {
 namespace {
@@ -77,6 +77,23 @@ TEST_P(Fuzz, DecodesTheCorpusAndItsDamagedCopiesOrSaysCorruptData) {
 
 TEST(FuzzRoundTrip, OfTheCorpusAndItsDamagedCopiesComeBack) {
   run_all(with_corpus(fuzz::round_trip_seeds(), "round_trip"), "round_trip", 4000, fuzz::round_trip);
+}
+
+TEST(FuzzGradient, OfTheCorpusAndItsDamagedCopiesComeBackOrSayCorruptData) {
+  run_all(with_corpus(fuzz::gradient_seeds(), "gradient"), "gradient", 20000, fuzz::gradient);
+}
+
+TEST(FuzzGradient, TheSeedsAreSoundMessages) {
+  for (const Input& input : fuzz::gradient_seeds()) {
+    if (input[0] & fuzz::kRoundTrip) continue;
+    const auto message = std::as_bytes(std::span(input).subspan(2));
+    Bytes bytes(message.begin(), message.end());
+    const std::size_t words = fuzz::kGradientSizes[input[1]];
+    decode_words(bytes, words);
+    const Bytes before = bytes;
+    fuzz::repair_gradient(words, bytes);
+    EXPECT_EQ(bytes, before);  // nothing to repair
+  }
 }
 
 // The target would find nothing if no message came through.

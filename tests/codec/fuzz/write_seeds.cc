@@ -1,9 +1,10 @@
-// write_seeds DIR: what each fuzzer starts from: DIR/<method>/seed-NN, DIR/round_trip/seed-NN.
+// write_seeds DIR: what each fuzzer starts from: DIR/<method>/seed-NN, DIR/round_trip/seed-NN,
+// DIR/gradient/seed-NN.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
-#include "tests/codec/fuzz/target.h"
+#include "tests/codec/fuzz/gradient_target.h"
 
 namespace {
 
@@ -27,4 +28,5 @@ int main(int argc, char** argv) {
   const std::filesystem::path folder = argv[1];
   for (const Method method : kMethods) write(folder / name_of(method), fuzz::decode_seeds(method));
   write(folder / "round_trip", fuzz::round_trip_seeds());
+  write(folder / "gradient", fuzz::gradient_seeds());
 }
