@@ -213,7 +213,8 @@ TEST(CodedGather, ARankThatHoldsNothingIsSeenByAllBeforeAnythingIsSent) {
 
 // Five steps by momentum, in the background as training does it; `damage(step, peer, bytes)` picks messages
 // of rank 0 to harm. Returns the resyncs; throws what a rank threw.
-std::int64_t resyncs_with_damage(ReferenceMode mode, const std::function<bool(int, int, std::size_t)>& damage) {
+std::int64_t resyncs_with_damage(ReferenceMode mode,
+                                 const std::function<bool(int, int, std::size_t)>& damage) {
   std::atomic<std::int64_t> resyncs = -1;
   run_inproc(4, [&](Transport& transport) {
     std::atomic<int> step = 0;
@@ -229,7 +230,8 @@ std::int64_t resyncs_with_damage(ReferenceMode mode, const std::function<bool(in
       const auto sent = weights.words();
       std::vector<std::uint16_t> whole(sent.size());
       start_job(
-          world, [&] { gather.run(part_of(sent, unit, world.rank()), whole, static_cast<std::uint64_t>(step)); },
+          world,
+          [&] { gather.run(part_of(sent, unit, world.rank()), whole, static_cast<std::uint64_t>(step)); },
           "experts")
           .wait();
       EXPECT_EQ(whole, sent) << "rank " << world.rank() << ", step " << step;

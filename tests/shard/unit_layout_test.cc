@@ -92,7 +92,8 @@ TEST(UnitLayout, TheLastShardsMayBeEmpty) {
 TEST(MemoryPlan, OneRankHoldsOnlyGradientsInFlight) {
   const ModelConfig config = small_model();
   const ParallelOptions options{std::vector(2, ExpertsMode::kGather), 0, DType::kF32};
-  const MemoryPlan one = plan_memory(config, options, Topology::one_node(1), 2, 16), two = plan_memory(config, options, Topology::one_node(2), 2, 16);
+  const MemoryPlan one = plan_memory(config, options, Topology::one_node(1), 2, 16),
+                   two = plan_memory(config, options, Topology::one_node(2), 2, 16);
   EXPECT_GT(one.gathered, 0);
   EXPECT_EQ(two.gathered, 2 * one.gathered);
 }

@@ -25,8 +25,8 @@ struct UnitGathers {
   GatherCounts counts;         // runs and unsent of one rank; times of the slowest; the others of all ranks
   double exposed_seconds = 0;  // the rank that stood still longest
   std::int64_t words = 0;      // of the whole unit
-  std::int64_t reference_bytes = 0;  // on the rank that keeps most
-  std::int64_t raw_bytes = 0;  // that raw gathers would have moved between nodes
+  std::int64_t reference_bytes = 0;        // on the rank that keeps most
+  std::int64_t raw_bytes = 0;              // that raw gathers would have moved between nodes
   std::optional<GatherDecision> decision;  // of the gate, where there is one
 };
 

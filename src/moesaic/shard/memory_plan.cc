@@ -25,8 +25,8 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
 }
 
 // Words of a unit of which `rank` keeps what was sent last (coded_gather.h).
-std::int64_t referenced_words(const UnitLayout& layout, ReferenceMode mode, const Topology& topology, int rank,
-                              bool own_block_only) {
+std::int64_t referenced_words(const UnitLayout& layout, ReferenceMode mode, const Topology& topology,
+                              int rank, bool own_block_only) {
   const int node = topology.node_of(rank);
   std::int64_t words = 0;
   for (int owner = 0; owner < topology.world_size(); ++owner) {
@@ -92,9 +92,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
   // With method auto units stay raw where nothing crosses nodes.
   const bool coded = options.codec || options.reference == ReferenceMode::kRank || topology.num_nodes() > 1;
   const codec::Method method = options.codec.value_or(coded ? codec::Method::kMomentum : codec::Method::kRaw);
-  plan.references = static_cast<std::int64_t>(
-      static_cast<double>(*std::ranges::max_element(reference_words)) *
-      codec::bytes_per_word(codec::needs(method)));
+  plan.references =
+      static_cast<std::int64_t>(static_cast<double>(*std::ranges::max_element(reference_words)) *
+                                codec::bytes_per_word(codec::needs(method)));
   plan.moments = most * 4 * moments_per_element;
 
   // Backward holds the weights of a stage and of the one prefetched, and the gradients of a stage and of the

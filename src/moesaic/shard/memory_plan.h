@@ -21,9 +21,9 @@ struct MemoryPlan {
   std::int64_t images = 0;             // the shards in the compute dtype, where it is not fp32
   std::int64_t gradients = 0;          // fp32 shards, and the landing buffer of the reduce
   std::int64_t moments = 0;            // optimizer state
-  std::int64_t references = 0;  // what coded gathers keep from step to step; of `momentum` where left open
-  std::int64_t gathered = 0;           // weights and gradients of whole units in flight at the fullest moment
-  std::int64_t activations = 0;        // of one micro-step
+  std::int64_t references = 0;   // what coded gathers keep from step to step; of `momentum` where left open
+  std::int64_t gathered = 0;     // weights and gradients of whole units in flight at the fullest moment
+  std::int64_t activations = 0;  // of one micro-step
   std::int64_t total() const {
     return masters + images + gradients + moments + references + gathered + activations;
   }
