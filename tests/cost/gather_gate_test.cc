@@ -104,7 +104,34 @@ TEST(GatherGate, LearnsTheBitsAndTheTimesItMeasures) {
   }
 }
 
-TEST(GatherGate, ASlowLinkThatMeasuresFastIsLeftAfterTwoChecks) {
+// What it expects of momentum after steps whose gathers took so many times the prediction.
+double factor_after(const std::vector<double>& measured_over_predicted) {
+  GatherGateOptions options;
+  options.fixed = Method::kMomentum;
+  GatherGate gate = gate_on(12.5e6, kWords, options);
+  const double unit = predicted(12.5e6, Method::kMomentum);
+  std::int64_t step = 0;
+  for (; step < 2; ++step) gate.choose(step);  // not believed yet
+  for (const double factor : measured_over_predicted) {
+    gate.choose(step);
+    gate.observe(step++, Method::kMomentum, factor * unit, kMessageBytes);
+  }
+  gate.choose(step);
+  return gate.decision().predicted_coded_s / unit;
+}
+
+TEST(GatherGate, AveragesMoveAFifthOfTheWayToTheNewestValue) {
+  EXPECT_NEAR(factor_after({1.5}), 1.5, 1e-9);
+  EXPECT_NEAR(factor_after({1.5, 2.5}), 1.7, 1e-9);
+  EXPECT_NEAR(factor_after({1.5, 2.5, 0.7}), 1.5, 1e-9);
+}
+
+TEST(GatherGate, OneMeasurementIsBelievedTwentyfoldAtMost) {
+  EXPECT_NEAR(factor_after({1, 1e9}), 1 + 0.2 * 19, 1e-9);
+  EXPECT_NEAR(factor_after({1, 0}), 1 - 0.2 * 0.95, 1e-9);
+}
+
+TEST(GatherGate, AWayThatMeasuresSlowIsLeftAfterTwoChecks) {
   // Coded turns out far slower than raw is expected to be.
   GatherGate gate = gate_on(12.5e6);
   const double raw_s = predicted(12.5e6, Method::kRaw);

@@ -76,6 +76,7 @@ TEST(GatherPrice, SlicesOverlapAllButTheLongestStage) {
   shape.slices = 10;
   const Prediction p = predict(calibration(), shape, Method::kMomentum, 4);
   EXPECT_DOUBLE_EQ(p.between, 10 * 100e-6 + 1 * kMega / 12.5e6);  // more messages
+  EXPECT_DOUBLE_EQ(p.inside, 10 * 2 * 10e-6 + 1 * kMega / 1e9);
   EXPECT_DOUBLE_EQ(p.total, p.header + p.between + (p.encode + p.inside + p.decode) / 10);
 }
 

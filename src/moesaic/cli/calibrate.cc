@@ -96,9 +96,8 @@ std::string describe(const Calibration& calibration) {
   } else {
     text += "  none: there is one rank\n";
   }
-  text +=
-      fmt::format("\n  {:<16} {:^16} {:^18}\n  {:<16} {:>7} {:>8} {:>9} {:>8} {:>7}\n", "", "encode, GB/s",
-                  "decode, GB/s", "weights in bf16", "alone", "together", "alone", "together", "bits");
+  text += fmt::format("\n  {:<16} {:^16}    {}\n  {:<16} {:>7} {:>8} {:>9} {:>8} {:>7}\n", "", "encode, GB/s",
+                      "decode, GB/s", "weights in bf16", "alone", "together", "alone", "together", "bits");
   for (const codec::Method method : codec::kMethods) {
     if (method == codec::Method::kRaw) continue;
     const CodecRates& rates = calibration.rates_of(method);

@@ -101,7 +101,8 @@ GatherLoad load_of(const GatherShape& shape) {
   for (int node = 0; node < topology.num_nodes(); ++node) {
     std::int64_t owned = 0;
     for (const int rank : topology.ranks_of(node)) owned += words_at(shape, rank);
-    load.through_card = std::max({load.through_card, owned * others, load.all - owned});
+    // No node takes in more than the one that owns most sends.
+    load.through_card = std::max(load.through_card, owned * others);
     for (int owner = 0; owner < topology.world_size(); ++owner) {
       if (topology.node_of(owner) == node) continue;
       const auto carrier = static_cast<std::size_t>(topology.counterpart(owner, node));

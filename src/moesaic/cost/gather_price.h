@@ -47,7 +47,7 @@ struct Prediction {
 // What a kind of gather asks of the busiest rank and card, in words; a pure function of the shape.
 struct GatherLoad {
   std::int64_t own = 0;           // words of the largest part
-  std::int64_t through_card = 0;  // words a node sends or takes in, each once
+  std::int64_t through_card = 0;  // words that the busiest node sends, once to each other node
   std::int64_t from_node = 0;     // words a rank gets from its node's others
   std::int64_t carried = 0;       // words of other nodes that a rank takes in
   std::int64_t foreign = 0;       // words of all others' parts

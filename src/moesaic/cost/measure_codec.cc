@@ -20,7 +20,6 @@ constexpr std::size_t kWords = 256 << 10;
 constexpr double kBytes = 2.0 * kWords;
 constexpr double kTick = 1e-9;  // of the clock: no time is shorter
 constexpr int kFirstSteps = 6;  // from a key until the tables have settled
-// Several turns of ranks that share a core, and as many of them as fit.
 constexpr double kWindowSeconds = 0.02;
 constexpr int kMostWindows = 4;
 
@@ -69,39 +68,71 @@ class Ends {
   int steps_ = 0;
 };
 
-// Seconds of one `step` of a slowest rank, in the best of several windows: in each, ranks that share a core
-// take their turns, and what else the machine does disturbs some windows more than others. Ranks that do not
-// take part sleep.
+// What one step takes, the making of its weights included.
+struct StepTimes {
+  Times times;
+  double whole = 0;
+};
+
+// On rank 0 while the others sleep: the best of several windows, for what else the machine does disturbs some
+// of them more than others.
 template <typename Step>
-Times best_window(Communicator& world, double seconds, bool takes_part, Step step) {
-  Times best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+StepTimes alone(Communicator& world, double seconds, Step step) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  StepTimes best{.times = {.encode = kNever, .decode = kNever}, .whole = kNever};
   const int windows = std::clamp(static_cast<int>(seconds / kWindowSeconds), 1, kMostWindows);
-  for (int window = 0; window < windows; ++window) {
-    (void)slowest(world, 0);  // all begin together
+  for (int window = 0; window < windows && world.rank() == 0; ++window) {
     Times sum;
     int count = 0;
-    for (const Stopwatch watch; takes_part && (count == 0 || watch.seconds() < seconds / windows); ++count) {
+    const Stopwatch watch;
+    for (; count == 0 || watch.seconds() < seconds / windows; ++count) {
       const Times times = step();
       sum.encode += times.encode;
       sum.decode += times.decode;
-      sum.message_bytes = times.message_bytes;
+      best.times.message_bytes = times.message_bytes;
     }
-    const double steps = std::max(count, 1);
-    best.encode = std::min(best.encode, slowest(world, sum.encode / steps));
-    best.decode = std::min(best.decode, slowest(world, sum.decode / steps));
-    best.message_bytes = static_cast<std::size_t>(slowest(world, static_cast<double>(sum.message_bytes)));
+    best.times.encode = std::min(best.times.encode, sum.encode / count);
+    best.times.decode = std::min(best.times.decode, sum.decode / count);
+    best.whole = std::min(best.whole, watch.seconds() / count);
   }
+  const auto of_rank_0 = [&](double value) { return slowest(world, world.rank() == 0 ? value : 0.0); };
+  best.times.encode = of_rank_0(best.times.encode);
+  best.times.decode = of_rank_0(best.times.decode);
+  best.times.message_bytes =
+      static_cast<std::size_t>(of_rank_0(static_cast<double>(best.times.message_bytes)));
+  best.whole = of_rank_0(best.whole);
   return best;
+}
+
+// How many times as long as `whole` a step takes when all ranks make theirs at once, from the moment when the
+// first begins until the last is done: ranks that share a core may run one after another.
+template <typename Step>
+double slowdown(Communicator& world, double seconds, double whole, Step step) {
+  const int steps = std::max(1, static_cast<int>(seconds / kMostWindows / std::max(whole, kTick)));
+  double least = std::numeric_limits<double>::infinity(), spent = 0;
+  for (int window = 0; window < kMostWindows && spent < seconds; ++window) {
+    (void)slowest(world, 0);  // all begin together
+    const Stopwatch watch;
+    for (int i = 0; i < steps; ++i) (void)step();
+    (void)slowest(world, 0);
+    const double taken = slowest(world, watch.seconds());
+    least = std::min(least, taken / steps);
+    spent += taken;
+  }
+  return std::max(1.0, least / std::max(whole, kTick));
 }
 
 template <typename Step>
 CodecRates measure(Communicator& world, double seconds, Step step) {
-  const auto rate = [](double spent) { return kBytes / std::max(spent, kTick); };
-  const Times alone = best_window(world, seconds, world.rank() == 0, step);
-  const Times together = world.size() == 1 ? alone : best_window(world, seconds, true, step);
-  return {.encode = {rate(alone.encode), rate(together.encode)},
-          .decode = {rate(alone.decode), rate(together.decode)},
-          .bits_per_word = 8.0 * static_cast<double>(together.message_bytes) / static_cast<double>(kWords)};
+  const StepTimes one = alone(world, seconds, step);
+  const double times_as_long = world.size() == 1 ? 1.0 : slowdown(world, seconds, one.whole, step);
+  const auto rate = [&](double spent) {
+    const double bytes_per_s = kBytes / std::max(spent, kTick);
+    return Rate{bytes_per_s, bytes_per_s / times_as_long};
+  };
+  return {.encode = rate(one.times.encode),
+          .decode = rate(one.times.decode),
+          .bits_per_word = 8.0 * static_cast<double>(one.times.message_bytes) / static_cast<double>(kWords)};
 }
 
 }  // namespace

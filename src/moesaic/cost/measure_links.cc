@@ -18,7 +18,7 @@ constexpr std::int64_t kSmallMessage = 8;
 constexpr std::int64_t kFirstMessage = 16 << 10;
 constexpr std::int64_t kLongestMessage = 8 << 20;
 constexpr std::int64_t kMostReceived = 32 << 20;  // by one rank at a time
-constexpr int kSmallRounds = 4;                   // behind each other, for one time
+constexpr int kSmallRounds = 2;                   // behind each other, for one time
 constexpr int kFewestTimes = 3;
 
 // Whom one rank sends to and hears from in one round.
@@ -120,7 +120,7 @@ class Rounds {
 Link measure(Communicator& world, Pattern pattern, Load load, std::int64_t most_senders, double budget_s) {
   Rounds rounds(world, std::move(pattern));
   (void)rounds.time(kSmallMessage, 1);  // makes connections
-  const double small = rounds.least_time(kSmallMessage, kSmallRounds, budget_s / 8);
+  const double small = rounds.least_time(kSmallMessage, kSmallRounds, budget_s / 6);
 
   // Long enough that what a round costs besides its bytes does not count, short enough for three of them.
   const std::int64_t longest =
