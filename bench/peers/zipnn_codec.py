@@ -2,7 +2,8 @@
 
 usage: zipnn_codec.py REFERENCE_IMAGE IMAGE UNIT...
 
-Requests: `encode VARIANT`, `decode VARIANT` (what was encoded last), `check VARIANT` (both, compared; answers with the bytes).
+Requests: `prepare VARIANT` (before each `encode`: ZipNN reorders the bits of what it compresses in place, so it gets a copy),
+`encode VARIANT`, `decode VARIANT` (what was encoded last), `check VARIANT` (all three, compared; answers with the bytes).
 Variants: zipnn, and zipnn_delta, ZipNN's own delta against the reference. Each unit is compressed on its own, as a message is.
 """
 
@@ -21,12 +22,12 @@ def main(reference_file, file, *names):
 
     def units_of(path):
         with safe_open(path, "pt") as image:
-            return [bytearray(image.get_tensor(name).view(torch.int16).numpy().tobytes()) for name in names]
+            return [image.get_tensor(name).view(torch.int16).numpy().tobytes() for name in names]
 
-    units, references = units_of(file), units_of(reference_file)
+    originals, references = units_of(file), units_of(reference_file)
     plain = ZipNN(input_format="byte", bytearray_dtype="bfloat16", threads=1)
     delta = ZipNN(input_format="byte", bytearray_dtype="bfloat16", threads=1, delta_compressed_type="byte")
-    compressed = {}
+    units, compressed = [], {}
 
     def encode(variant):
         if variant == "zipnn":
@@ -42,13 +43,15 @@ def main(reference_file, file, *names):
     answer(ready=True)
     for line in sys.stdin:
         action, variant = line.split()
+        if action in ("prepare", "check"):
+            units[:] = map(bytearray, originals)
         if action in ("encode", "check"):
             encode(variant)
         if action in ("decode", "check"):
             decoded = decode(variant)
-        if action == "check" and [bytes(words) for words in decoded] != [bytes(words) for words in units_of(file)]:
+        if action == "check" and [bytes(words) for words in decoded] != originals:
             raise ValueError(f"{variant} does not give back what it was given")
-        answer(bytes=sum(map(len, compressed[variant])))
+        answer(bytes=sum(map(len, compressed.get(variant, []))))
 
 
 if __name__ == "__main__":

@@ -145,7 +145,9 @@ class ZipNN:
         assert (input_format, bytearray_dtype, threads) == ("byte", "bfloat16", 1)
     def compress(self, data, delta_second_data=None):
         held = delta_second_data or bytes(len(data))
-        return zlib.compress(bytes(a ^ b for a, b in zip(data, held)), 1)
+        compressed = zlib.compress(bytes(a ^ b for a, b in zip(data, held)), 1)
+        data[:] = bytes(len(data))  # ZipNN spoils what it is given, too
+        return compressed
     def decompress(self, data, delta_second_data=None):
         words = zlib.decompress(data)
         return bytearray(a ^ b for a, b in zip(words, delta_second_data or bytes(len(words))))BROKEN
