@@ -93,6 +93,19 @@ TEST(CodedTraining, AutoOnOneNodeLeavesGathersRawWithoutMeasuring) {
   }
 }
 
+TEST(CodedTraining, OnOneNodeALosslessMethodIsSentOnlyWhereEveryRankDecodes) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.comm.ranks_per_node = 0;
+  config.codec.method = Method::kMomentum;
+  for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
+    config.codec.reference = mode;
+    for (const UnitGathers& gathers : train(config, 2).steps.back().gathers) {
+      EXPECT_EQ(gathers.method, mode == ReferenceMode::kRank ? Method::kMomentum : Method::kRaw);
+    }
+  }
+}
+
 TEST(CodedTraining, TheReportCountsWhatEachUnitSent) {
   const TempFolder folder;
   Config config = bf16_run(folder);

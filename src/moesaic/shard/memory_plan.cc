@@ -89,9 +89,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
   plan.masters = most * 4;
   plan.images = *std::ranges::max_element(shard_image);
   plan.gradients = most * 8;
-  // With method auto units stay raw where nothing crosses nodes.
-  const bool coded = options.codec || options.reference == ReferenceMode::kRank || topology.num_nodes() > 1;
-  const codec::Method method = options.codec.value_or(coded ? codec::Method::kMomentum : codec::Method::kRaw);
+  const bool coded = options.reference == ReferenceMode::kRank || topology.num_nodes() > 1;
+  const codec::Method method = coded ? options.codec.value_or(codec::Method::kMomentum) : codec::Method::kRaw;
   plan.references =
       static_cast<std::int64_t>(static_cast<double>(*std::ranges::max_element(reference_words)) *
                                 codec::bytes_per_word(codec::needs(method)));

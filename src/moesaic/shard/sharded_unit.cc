@@ -104,6 +104,8 @@ void ShardedUnit::point_leaves_at(void* data, std::int64_t bytes) {
 }
 
 void ShardedUnit::set_codec(codec::Method method, ReferenceMode mode) {
+  const bool crosses = mode == ReferenceMode::kRank || gather_group_->topology().num_nodes() > 1;
+  if (!crosses && codec::lossless(method)) method = codec::Method::kRaw;
   if (!codable() || codec() == method) return;
   counts_ = gather_counts();
   coded_.reset();

@@ -37,7 +37,8 @@ class ShardedUnit {
 
   // How gathers travel from now on (raw at first). Collective in effect: every rank of the group calls it at
   // the same place, with equal arguments, while nothing is gathered; what was held is forgotten, unless
-  // nothing changes. Without effect on units that are not codable().
+  // nothing changes. Without effect on units that are not codable(). Stays raw where a lossless code would
+  // never be sent: ReferenceMode::kNode on one node.
   void set_codec(codec::Method method, ReferenceMode mode);
   codec::Method codec() const { return coded_ != nullptr ? coded_->method() : codec::Method::kRaw; }
   // Gathered, and in bf16.
