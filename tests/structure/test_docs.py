@@ -13,7 +13,7 @@ MOESAIC = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic")
 PAGES = sorted([SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *(SOURCE / "docs").glob("*.md")])
 # Written by the program itself; launch/test_cli.py holds the two together.
 REFERENCE = (SOURCE / "docs" / "configuration.md").read_text()
-FILES = {".bin", ".npy", ".md", ".h", ".cc"}  # train.bin is no key, but a file
+FILES = {".bin", ".npy", ".md", ".h", ".cc", ".json"}  # train.bin is no key, but a file
 
 
 def keys():
@@ -53,11 +53,7 @@ def options_of(command):
 def test_options_of_the_guide_exist():
     guide = (SOURCE / "docs" / "guide.md").read_text().replace("\\\n", " ")
     code = "\n".join(re.findall(r"```\w*\n(.*?)```", guide, re.DOTALL))
-<<<<<<< HEAD
-    calls = re.findall(r"moesaic (train|eval|generate|inspect|report|codec) (.*)", code)
-=======
-    calls = re.findall(r"moesaic (train|eval|generate|inspect|report|calibrate) (.*)", code)
->>>>>>> 7fe1b41 (Add `moesaic calibrate`: links, coders, and what a gate would choose)
+    calls = re.findall(r"moesaic (train|eval|generate|inspect|report|codec|calibrate) (.*)", code)
     assert len(calls) > 10
     for command, rest in calls:
         for option in re.findall(r"(?<=\s)--[a-z-]+", " " + rest.split("#")[0]):

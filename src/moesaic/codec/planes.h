@@ -21,8 +21,9 @@ std::size_t split_planes(std::span<const std::uint16_t> words, const std::uint8_
 // The words of a plane and exponents.
 void join_planes(const std::uint8_t* plane, const std::uint8_t* exponents, std::span<std::uint16_t> words);
 
-// The indices where a and b, equally long, at most 65536, differ: the first `limit` of them, ascending, into
-// `index`. Returns how many there are, or limit + 1 where there are more than `limit`.
+// The indices where a and b, equally long, at most 65536, differ, ascending, into `index`; returns how many.
+// Where there are more than `limit`: limit + 1, and nothing into `index`, having looked no farther than it
+// must.
 std::size_t find_different(std::span<const std::uint16_t> a, std::span<const std::uint16_t> b,
                            std::size_t limit, std::uint16_t* index);
 

@@ -28,11 +28,11 @@ void join_planes(const std::uint8_t* plane, const std::uint8_t* exponents, std::
 
 std::size_t find_different(std::span<const std::uint16_t> a, std::span<const std::uint16_t> b,
                            std::size_t limit, std::uint16_t* index) {
-  std::size_t found = 0;
+  std::size_t differ = 0, found = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) differ += a[i] != b[i];
+  if (differ > limit) return limit + 1;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i] == b[i]) continue;
-    if (found == limit) return limit + 1;
-    index[found++] = static_cast<std::uint16_t>(i);
+    if (a[i] != b[i]) index[found++] = static_cast<std::uint16_t>(i);
   }
   return found;
 }

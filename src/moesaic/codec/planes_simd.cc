@@ -91,25 +91,27 @@ std::size_t FindDifferent(std::span<const std::uint16_t> a, std::span<const std:
                           std::size_t limit, std::uint16_t* index) {
   const std::size_t n = a.size();
   const std::size_t lanes = hn::Lanes(U16());
-  std::size_t found = 0;
-  std::size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto differs = hn::Ne(hn::LoadU(U16(), a.data() + i), hn::LoadU(U16(), b.data() + i));
-    if (hn::AllFalse(U16(), differs)) continue;
-    if (found + hn::CountTrue(U16(), differs) > limit) {
-      // Exactly which are the first `limit` is asked for, too.
-      for_each_lane(differs, [&](std::size_t lane) {
-        if (found < limit) index[found++] = static_cast<std::uint16_t>(i + lane);
-      });
-      return limit + 1;
-    }
-    for_each_lane(differs, [&](std::size_t lane) { index[found++] = static_cast<std::uint16_t>(i + lane); });
+  const std::size_t whole = n / lanes * lanes;
+  const auto differs_at = [&](std::size_t i) {
+    return hn::Ne(hn::LoadU(U16(), a.data() + i), hn::LoadU(U16(), b.data() + i));
+  };
+  // Counted first: where most words differ, that ends soon, and listing them is what takes time.
+  std::size_t differ = 0;
+  for (std::size_t i = 0; i < whole; i += lanes) {
+    differ += hn::CountTrue(U16(), differs_at(i));
+    if (differ > limit) return limit + 1;
   }
-  const std::size_t tail =
-      reference::find_different(a.subspan(i), b.subspan(i), limit - found, index + found);
-  const std::size_t written = tail > limit - found ? limit - found : tail;
-  for (std::size_t k = found; k < found + written; ++k) index[k] = static_cast<std::uint16_t>(index[k] + i);
-  return found + tail;
+  for (std::size_t i = whole; i < n; ++i) differ += a[i] != b[i];
+  if (differ > limit) return limit + 1;
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < whole && found < differ; i += lanes) {
+    for_each_lane(differs_at(i),
+                  [&](std::size_t lane) { index[found++] = static_cast<std::uint16_t>(i + lane); });
+  }
+  for (std::size_t i = whole; i < n; ++i) {
+    if (a[i] != b[i]) index[found++] = static_cast<std::uint16_t>(i);
+  }
+  return found;
 }
 
 }  // namespace moesaic::codec::HWY_NAMESPACE
