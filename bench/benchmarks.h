@@ -22,6 +22,8 @@ struct ClusterOptions {
 // `peers_python` runs ZipNN; `traces`: the folder where recorded weights are kept.
 Benchmark codec_methods(const std::string& peers_python, const std::string& traces);
 Benchmark collectives();
+// `traces`: as of codec_methods().
+Benchmark gather(const std::string& python, const std::string& traces, const ClusterOptions& options);
 Benchmark kernels();
 Benchmark moe_layer();
 Benchmark overlap();

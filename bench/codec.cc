@@ -1,10 +1,7 @@
 // Every method of the codec on weights that training recorded, one thread: bits per weight, and the speed of
 // whole messages with checksums, their tables measured anew or kept; in turn with memcpy of the same words
 // and with ZipNN (bench/peers/zipnn_codec.py), which is a child process of one thread.
-//
-// The traces are made by `moesaic train --record-weights`, once: the demo model with 64 experts and top-4,
-// 8,192 tokens a step, at lr 4e-4, and from its checkpoint on at 1e-5. Messages are decoded and compared
-// before and after they are timed.
+// Messages are decoded and compared before and after they are timed.
 #include "moesaic/codec/trial.h"
 
 #include <fmt/ranges.h>
@@ -18,6 +15,7 @@
 #include "bench/benchmarks.h"
 #include "bench/child_process.h"
 #include "bench/turns.h"
+#include "bench/weight_traces.h"
 #include "moesaic/core/error.h"
 #include "moesaic/core/file.h"
 #include "moesaic/train/weight_trace.h"
@@ -27,89 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-
-// A stretch of one run, and the steps of it to look at.
-struct Stretch {
-  std::string name;                 // "lr4e-4"
-  std::int64_t first = 0;           // steps that the run had made before it
-  std::vector<std::int64_t> steps;  // counted from the stretch's start
-  Words arguments;                  // of `moesaic train`
-};
-
-struct Workload {
-  std::vector<Stretch> stretches;
-  int rounds;
-};
-
-Workload workload_of(const std::string& size) {
-  const bool tiny = size == "tiny";
-  Words start = {"--ranks", "1"};
-  const auto set = [](Words& arguments, const Words& values) {
-    for (const std::string& value : values) arguments.insert(arguments.end(), {"--set", value});
-  };
-  set(start, {"moe.num_experts=64", "moe.top_k=4", "parallel.experts=\"gather\"", "optim.lr=4e-4",
-              "optim.warmup_steps=20", "optim.final_lr_fraction=0.1", "train.steps=220", "train.eval_every=0",
-              "train.eval_tokens=1024", "checkpoint.every=0"});
-  Words fine_tuning = {"--resume"};
-  set(fine_tuning, {"optim.lr=1e-5", "optim.schedule=\"constant\""});
-  if (tiny) {
-    set(start, {"model.d_model=32", "moe.d_expert=16", "moe.num_experts=8", "train.batch_tokens=128",
-                "train.stop_at=5"});
-    set(fine_tuning, {"train.stop_at=9"});
-    return {{{"lr4e-4", 0, {5}, start}, {"lr1e-5", 5, {4}, fine_tuning}}, 3};
-  }
-  set(start, {"parallel.threads_per_rank=2", "train.batch_tokens=8192", "train.stop_at=120"});
-  set(fine_tuning, {"train.stop_at=150"});
-  return {{{"lr4e-4", 0, {5, 30, 120}, start}, {"lr1e-5", 120, {30}, fine_tuning}}, 15};
-}
-
-Words command_of(const Stretch& stretch, const fs::path& folder) {
-  Words words = {(fs::path(own_path()).parent_path() / "moesaic").string(), "train"};
-  if (stretch.first == 0) words.insert(words.end(), {"--config", MOESAIC_SOURCE_DIR "/configs/demo.toml"});
-  words.insert(words.end(), stretch.arguments.begin(), stretch.arguments.end());
-  std::vector<std::int64_t> recorded;
-  for (const std::int64_t step : stretch.steps) {
-    for (const std::int64_t before : {2, 1, 0}) recorded.push_back(stretch.first + step - before);
-  }
-  words.insert(words.end(), {"--run-dir", (folder / "run").string(), "--no-report", "--record-weights",
-                             (folder / stretch.name).string(), "--record-steps",
-                             fmt::format("{}", fmt::join(recorded, ","))});
-  return words;
-}
-
-// What the traces of a workload hang on: another recipe gives other traces.
-std::string recipe_of(const Workload& workload) {
-  std::string text;
-  for (const Stretch& stretch : workload.stretches) {
-    text += fmt::format("{} {}: {}\n", stretch.name, fmt::join(stretch.steps, ","),
-                        fmt::join(stretch.arguments, " "));
-  }
-  return text;
-}
-
-// The traces in `folder`, made there unless they are.
-void record(const Workload& workload, const fs::path& folder) {
-  const std::string recipe = recipe_of(workload);
-  if (fs::exists(folder / "recipe.txt")) {
-    if (read_text(folder / "recipe.txt") == recipe) return;
-    throw Error(fmt::format("{} holds traces of another recipe: remove it, or choose another --traces",
-                            folder.string()));
-  }
-  const fs::path staged = folder.string() + ".tmp";
-  fs::remove_all(staged);
-  fs::create_directories(staged);
-  const auto start = std::chrono::steady_clock::now();
-  fmt::print("recording weights into {}: minutes of training\n", folder.string());
-  for (const Stretch& stretch : workload.stretches) {
-    ChildProcess trainer("moesaic train", command_of(stretch, staged));
-    while (!trainer.receive_or_end().is_null()) {
-    }
-  }
-  write_text_synced(staged / "recipe.txt", recipe);
-  rename_path(staged, folder);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  fmt::print("recorded in {:.0f} s\n", took.count());
-}
 
 // ---- the peer ----
 
@@ -256,14 +171,8 @@ Benchmark codec_methods(const std::string& peers_python, const std::string& trac
           .threads = 1,
           .sizes = {"standard", "tiny"},
           .run = [peers_python, traces](Report& report, const std::string& size) {
-            const Workload workload = workload_of(size);
-            const fs::path folder = fs::absolute(traces) / size;
-            record(workload, folder);
-            for (const Stretch& stretch : workload.stretches) {
-              for (const std::int64_t step : stretch.steps) {
-                measure(report, fmt::format("{} step{}", stretch.name, step), folder / stretch.name,
-                        stretch.first + step, workload.rounds, peers_python);
-              }
+            for (const RecordedStep& step : recorded_steps(size, traces)) {
+              measure(report, step.name, step.folder, step.step, size == "tiny" ? 3 : 15, peers_python);
             }
           }};
 }

@@ -9,6 +9,7 @@
 
 #include "bench/benchmarks.h"
 #include "bench/cluster_steps.h"
+#include "bench/gather_job.h"
 #include "bench/mpi_job.h"
 #include "bench/trainer_steps.h"
 #include "moesaic/core/edit_distance.h"
@@ -32,6 +33,7 @@ std::vector<Benchmark> all_benchmarks(const Places& places) {
           overlap(),
           train_tokens(places.python),
           codec_methods(places.peers_python, places.traces),
+          gather(places.python, places.traces, places.cluster),
           step(places.python, places.cluster)};
 }
 
@@ -103,19 +105,22 @@ int main(int argc, char** argv) {
   CLI::App* steps = app.add_subcommand("steps", "")->group("");  // for benchmarks, which start it
   CLI::App* under_mpi = app.add_subcommand("under_mpi", "")->group("");
   CLI::App* cluster_steps = app.add_subcommand("cluster_steps", "")->group("");
+  CLI::App* gather_job = app.add_subcommand("gather_job", "")->group("");
   CLI::App* train_to = app.add_subcommand("train_to", "")->group("");
   std::string name, size, json, python, config, checkpoints;
   bool on_cluster = false;
   moesaic::bench::Places places;
   moesaic::bench::ClusterOptions& cluster = places.cluster;
   moesaic::bench::Turn turn;
+  moesaic::bench::GatherJob gathers;
   int num_steps = 0;
   run->add_option("name", name, "A benchmark from `list`")->required();
   run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
   run->add_option("--json", json, "Also write the figures to this file");
   run->add_option("--python", python,
                   "Runs the peers written in Python (default: .venv's; .venv-peers' for ZipNN)");
-  run->add_option("--traces", places.traces, "Keeps the weights that `codec` records, or has them")
+  run->add_option("--traces", places.traces,
+                  "Keeps the weights that `codec` and `gather` record, or has them")
       ->capture_default_str();
   CLI::Option* flag =
       run->add_flag("--cluster", on_cluster,
@@ -136,6 +141,9 @@ int main(int argc, char** argv) {
   cluster_steps->add_option("checkpoint", turn.checkpoint)->required();
   cluster_steps->add_option("warm_up", turn.warm_up_steps)->required();
   cluster_steps->add_option("steps", turn.timed_steps)->required();
+  gather_job->add_option("trace", gathers.trace)->required();
+  gather_job->add_option("step", gathers.step)->required();
+  gather_job->add_option("rounds", gathers.rounds)->required();
   train_to->add_option("config", config)->required();
   train_to->add_option("steps", num_steps)->required();
   train_to->add_option("checkpoints", checkpoints)->required();
@@ -157,6 +165,10 @@ int main(int argc, char** argv) {
     }
     if (cluster_steps->parsed()) {
       moesaic::bench::run_cluster_steps(turn);
+      return 0;
+    }
+    if (gather_job->parsed()) {
+      moesaic::bench::run_gather_job(gathers);
       return 0;
     }
     if (train_to->parsed()) {

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 
 #include "bench/benchmarks.h"
 #include "bench/cluster_steps.h"
+#include "bench/layout.h"
 #include "bench/temporary_folder.h"
 #include "bench/turns.h"
 #include "moesaic/core/error.h"
@@ -31,8 +31,9 @@ struct Variant {
   std::string fsdp2_mode = {};              // else a peer
   bool exact = true;                        // gives the bits of raw
   bool ours() const { return fsdp2_mode.empty(); }
-  // The first step has no reference, the second no difference before it.
-  int warm_up_steps() const { return ours() ? 2 : 1; }
+  // The first step has no reference, the second no difference before it; and a gate looks at both for a
+  // while.
+  int warm_up_steps() const { return !ours() ? 1 : name.starts_with("auto") ? 4 : 2; }
 };
 
 std::vector<Variant> all_variants() {
@@ -45,6 +46,8 @@ std::vector<Variant> all_variants() {
   }
   variants.push_back({.name = "auto rank",  // else the ranks of a node keep the reference together
                       .overrides = {"codec.method=\"auto\"", "codec.reference=\"rank\""}});
+  variants.push_back({.name = "auto entropy gradients",
+                      .overrides = {"codec.method=\"auto\"", "codec.gradients=\"entropy\""}});
   for (std::size_t i = 0, n = variants.size(); i < n; ++i) {
     Variant waiting = variants[i];
     waiting.name += " no overlap";
@@ -89,21 +92,6 @@ std::vector<std::string> chosen(const std::string& flag, const std::vector<std::
     }
   }
   return wanted.empty() ? known : wanted;
-}
-
-struct Layout {
-  int hosts = 0, ranks_per_host = 0;
-  int ranks() const { return hosts * ranks_per_host; }
-};
-
-Layout layout_of(const std::string& text) {
-  Layout layout;
-  char end = 0;
-  if (std::sscanf(text.c_str(), "%dx%d%c", &layout.hosts, &layout.ranks_per_host, &end) != 2 ||
-      layout.hosts < 1 || layout.ranks_per_host < 1) {
-    throw InvalidArgument(fmt::format("--layouts '{}': expected HOSTSxRANKS_PER_HOST, such as 4x2", text));
-  }
-  return layout;
 }
 
 // One variant's timed steps of all rounds.

@@ -1,0 +1,157 @@
+// The gather of expert weights on an emulated cluster: every method of the codec, and raw, on weights that
+// training recorded (weight_traces.h), against the fastest all-gathers of Open MPI and gloo of the same
+// bytes, unit by unit. Ours and the peers take turns as jobs. Every word is checked, and so is that the
+// network cards saw what is claimed.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "bench/all_gather_peers.h"
+#include "bench/benchmarks.h"
+#include "bench/gather_job.h"
+#include "bench/layout.h"
+#include "bench/turns.h"
+#include "bench/weight_traces.h"
+#include "moesaic/core/error.h"
+
+namespace moesaic::bench {
+namespace {
+
+// Bytes on a card beyond those of messages: headers of TCP and below, up to 3%; and headers, sizes and
+// verdicts of a coded gather, barriers and acknowledgements.
+constexpr double kProtocol = 0.03;
+constexpr double kSmallMessages = 200'000;
+
+struct Plan {
+  std::vector<std::string> layouts, rates, traces;
+  int rounds, turns_per_job, peer_iterations;
+};
+
+Plan plan_of(const std::string& size) {
+  if (size == "tiny") return {{"2x1"}, {"1gbit"}, {"lr4e-4 step5"}, 1, 1, 1};
+  return {{"2x2", "4x2"}, {"100mbit", "1gbit", "10gbit"}, {"lr4e-4 step30", "lr1e-5 step30"}, 2, 3, 3};
+}
+
+// What all turns of one variant gave.
+struct Measured {
+  Contender times;
+  std::vector<double> nic{}, claimed{}, bits{}, kept{}, error{};
+};
+
+double median(const std::vector<double>& values) { return summarize(values).median; }
+
+std::string unclaimed(const Measured& one) {
+  const double nic = median(one.nic), claimed = median(one.claimed);
+  if (nic >= claimed * (1 - kProtocol) && nic <= claimed * (1 + kProtocol) + kSmallMessages) return "";
+  return fmt::format("the busiest card moved {:.0f} bytes, the messages make {:.0f}", nic, claimed);
+}
+
+void add_ours(const GatherRound& round, std::map<std::string, Measured>& all) {
+  Measured& one = all[round.way];
+  one.times.us.push_back(round.seconds * 1e6);
+  one.nic.push_back(static_cast<double>(round.nic_bytes));
+  one.claimed.push_back(static_cast<double>(round.claimed_bytes));
+  one.bits.push_back(round.bits_per_weight);
+  one.kept.push_back(round.kept_bytes_per_weight);
+  one.error.push_back(round.relative_error);
+}
+
+// Of all units together.
+void add_peer(const std::vector<AllGatherTime>& units, int times, Measured& one) {
+  double seconds = 0, nic = 0;
+  for (const AllGatherTime& unit : units) {
+    seconds += unit.seconds;
+    nic += static_cast<double>(unit.nic_received_bytes);
+  }
+  for (int i = 0; i < times; ++i) one.times.us.push_back(seconds * 1e6);
+  one.nic.push_back(nic);
+}
+
+void add_rows(Report& report, const std::string& name, std::map<std::string, Measured>& all) {
+  for (auto& [variant, one] : all) one.times.variant = variant;
+  std::vector<std::string> variants = gather_ways();
+  variants.insert(variants.end(), {"gloo", "open_mpi"});
+  for (const std::string& variant : variants) {
+    const Measured& one = all.at(variant);
+    const std::string wrong = one.claimed.empty() ? "" : unclaimed(one);
+    if (!wrong.empty()) {
+      report.fail(name, variant, "time_us", "us", wrong);
+      continue;
+    }
+    add_times(report, name, "time_us", {one.times});
+    const auto add = [&](const std::string& metric, double value, const std::string& unit) {
+      report.add({name, variant, metric, value, unit, true});
+    };
+    add("nic_bytes", median(one.nic), "bytes");
+    if (one.bits.empty()) continue;
+    add("bits_per_weight", median(one.bits), "bits");
+    add("kept_bytes_per_weight", median(one.kept), "bytes");
+    if (median(one.error) > 0) add("relative_error", median(one.error), "ratio");
+  }
+  for (const std::string& variant : gather_ways()) {
+    for (const std::string other : {"raw", "entropy", "int8", "exponent_reuse", "gloo", "open_mpi"}) {
+      if (variant == other) continue;
+      report.add({name, variant, "speedup_over_" + other,
+                  median_ratio(all.at(other).times, all.at(variant).times), "ratio", true});
+    }
+  }
+}
+
+void run_gather(Report& report, const std::string& size, const std::string& python, const std::string& traces,
+                const ClusterOptions& options) {
+  Plan plan = plan_of(size);
+  if (!options.layouts.empty()) plan.layouts = options.layouts;
+  if (!options.rates.empty()) plan.rates = options.rates;
+  if (options.rounds > 0) plan.rounds = options.rounds;
+  const std::vector<RecordedStep> recorded = recorded_steps(size, traces);
+  for (const std::string& layout_name : plan.layouts) {
+    const Layout layout = layout_of(layout_name);
+    Cluster cluster(layout.hosts, plan.rates.front());
+    for (const std::string& rate : plan.rates) {
+      cluster.set_rate(rate);
+      for (const RecordedStep& step : recorded) {
+        if (std::find(plan.traces.begin(), plan.traces.end(), step.name) == plan.traces.end()) continue;
+        const GatherJob job{.trace = step.folder, .step = step.step, .rounds = plan.turns_per_job};
+        std::vector<std::int64_t> bytes;
+        for (const std::int64_t words : traced_words(job)) bytes.push_back(words * 2 / layout.ranks());
+        const std::string name = fmt::format("{} {} {}", layout_name, rate, step.name);
+        std::map<std::string, Measured> all;
+        in_turn(3, plan.rounds, [&](std::size_t who, int round) {
+          fmt::print(stderr, "{}, round {} of {}: {}\n", name, round + 1, plan.rounds,
+                     who == 0   ? "ours"
+                     : who == 1 ? "gloo"
+                                : "Open MPI");
+          if (who == 0) {
+            for (const GatherRound& one : gather_rounds(cluster, layout.ranks_per_host, job))
+              add_ours(one, all);
+          } else if (who == 1) {
+            add_peer(gloo_all_gather(cluster, python, layout.ranks_per_host, bytes, plan.peer_iterations),
+                     plan.turns_per_job, all["gloo"]);
+          } else {
+            add_peer(best_mpi_all_gather(cluster, layout.ranks_per_host, bytes, plan.peer_iterations),
+                     plan.turns_per_job, all["open_mpi"]);
+          }
+        });
+        add_rows(report, name, all);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Benchmark gather(const std::string& python, const std::string& traces, const ClusterOptions& options) {
+  return {.name = "gather",
+          .about =
+              "Gathers of recorded expert weights, by every method, against gloo and Open MPI, on an "
+              "emulated cluster",
+          .threads = 1,
+          .sizes = {"standard", "tiny"},
+          .run = [=](Report& report,
+                     const std::string& size) { run_gather(report, size, python, traces, options); },
+          .on_cluster = true};
+}
+
+}  // namespace moesaic::bench

@@ -1,0 +1,257 @@
+#include "bench/gather_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "bench/child_process.h"
+#include "moesaic/comm/collectives.h"
+#include "moesaic/comm/mpi.h"
+#include "moesaic/core/bf16.h"
+#include "moesaic/core/error.h"
+#include "moesaic/shard/coded_gather.h"
+#include "moesaic/train/weight_trace.h"
+
+namespace moesaic::bench {
+namespace {
+
+constexpr double kJobTimeoutS = 1800;
+constexpr std::chrono::minutes kTimeout{10};
+
+using Words = std::vector<std::uint16_t>;
+
+struct Way {
+  codec::Method method;
+  ReferenceMode mode;
+  std::string name() const {
+    const std::string method_name(codec::name_of(method));
+    return mode == ReferenceMode::kRank ? method_name + " rank" : method_name;
+  }
+};
+
+// In `node` mode, and where a method keeps much, in `rank` mode too.
+std::vector<Way> all_ways() {
+  std::vector<Way> ways;
+  for (const codec::Method method : codec::kMethods) ways.push_back({method, ReferenceMode::kNode});
+  ways.push_back({codec::Method::kMomentum, ReferenceMode::kRank});
+  return ways;
+}
+
+// One expert unit, cut over the ranks.
+struct Unit {
+  std::vector<std::int64_t> part_words, offsets, part_bytes;
+  std::array<std::span<const std::uint16_t>, 3> steps;
+  Words whole;
+
+  std::span<const std::uint16_t> mine(std::size_t step, int rank) const {
+    const auto r = static_cast<std::size_t>(rank);
+    return steps[step].subspan(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(part_words[r]));
+  }
+};
+
+std::vector<Unit> cut(const std::vector<codec::UnitStep>& traced, int ranks) {
+  std::vector<Unit> units;
+  for (const codec::UnitStep& step : traced) {
+    Unit unit{.part_words = {},
+              .offsets = {},
+              .part_bytes = {},
+              .steps = {step.before, step.reference, step.current},
+              .whole = Words(step.current.size())};
+    const auto total = static_cast<std::int64_t>(step.current.size());
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      unit.offsets.push_back(total * r / ranks);
+      unit.part_words.push_back(total * (r + 1) / ranks - unit.offsets.back());
+      unit.part_bytes.push_back(unit.part_words.back() * 2);
+    }
+    units.push_back(std::move(unit));
+  }
+  return units;
+}
+
+std::int64_t largest(Communicator& world, std::int64_t mine) {
+  const auto size = static_cast<std::size_t>(world.size());
+  std::vector<std::int64_t> all(size);
+  all_gather_v(world, std::as_bytes(std::span(&mine, 1)), std::vector<std::int64_t>(size, sizeof mine),
+               std::as_writable_bytes(std::span(all)));
+  return *std::max_element(all.begin(), all.end());
+}
+
+double relative_error(std::span<const std::uint16_t> got, std::span<const std::uint16_t> expected) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double wanted = to_float(BF16{expected[i]}), difference = to_float(BF16{got[i]}) - wanted;
+    error += difference * difference;
+    norm += wanted * wanted;
+  }
+  return std::sqrt(error / std::max(norm, 1e-300));
+}
+
+class Contest {
+ public:
+  Contest(Communicator& world, std::vector<Unit> units) : world_(world), units_(std::move(units)) {}
+
+  nlohmann::json round(const Way& way) {
+    CodingSpace space;
+    std::vector<std::unique_ptr<CodedGather>> coded;
+    if (way.method != codec::Method::kRaw) {
+      for (std::size_t u = 0; u < units_.size(); ++u) {
+        coded.push_back(std::make_unique<CodedGather>(world_, units_[u].part_words, units_[u].offsets,
+                                                      way.method, way.mode, u + 1, fmt::format("unit {}", u),
+                                                      space));
+      }
+      gather(coded, 0);
+      gather(coded, 1);
+    }
+    for (Unit& unit : units_) std::fill(unit.whole.begin(), unit.whole.end(), std::uint16_t{0xffff});
+    const std::int64_t coded_before = coded_bytes(coded);
+    barrier(world_);
+    const NicBytes before = nic_bytes_of_this_host();
+    const auto start = std::chrono::steady_clock::now();
+    gather(coded, 2);
+    barrier(world_);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    const NicBytes after = nic_bytes_of_this_host();
+    return {
+        {"way", way.name()},
+        {"seconds", elapsed.count()},
+        {"nic_bytes", largest(world_, std::max(after.sent - before.sent, after.received - before.received))},
+        {"claimed_bytes", claimed(coded.empty() ? raw_bytes() : coded_bytes(coded) - coded_before)},
+        {"bits_per_weight", 8.0 * total(coded.empty() ? raw_bytes() : coded_bytes(coded) - coded_before) /
+                                static_cast<double>(words())},
+        {"kept_bytes_per_weight", kept(coded)},
+        {"relative_error", check(way)}};
+  }
+
+ private:
+  void gather(const std::vector<std::unique_ptr<CodedGather>>& coded, std::size_t step) {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      Unit& unit = units_[u];
+      const auto mine = unit.mine(step, world_.rank());
+      if (coded.empty()) {
+        std::vector<std::int64_t> offsets = unit.offsets;
+        for (std::int64_t& offset : offsets) offset *= 2;
+        all_gather_v(world_, std::as_bytes(mine), unit.part_bytes,
+                     std::as_writable_bytes(std::span(unit.whole)), offsets);
+      } else {
+        coded[u]->run(mine, unit.whole, step + 1);
+      }
+    }
+  }
+
+  std::int64_t coded_bytes(const std::vector<std::unique_ptr<CodedGather>>& coded) const {
+    std::int64_t bytes = 0;
+    for (const auto& one : coded) bytes += one->counts().coded_bytes;
+    return bytes;
+  }
+  std::int64_t raw_bytes() const {
+    std::int64_t bytes = 0;
+    for (const Unit& unit : units_) bytes += unit.part_bytes[static_cast<std::size_t>(world_.rank())];
+    return bytes;
+  }
+  std::int64_t words() const {
+    std::int64_t words = 0;
+    for (const Unit& unit : units_) words += static_cast<std::int64_t>(unit.whole.size());
+    return words;
+  }
+  double total(std::int64_t mine) const {
+    std::vector<std::int64_t> sum = {mine};
+    all_reduce(world_, std::span(sum));
+    return static_cast<double>(sum[0]);
+  }
+  // Every part crosses to every other node once: out of its host so often, into the others once.
+  std::int64_t claimed(std::int64_t mine) const {
+    const Topology& topology = world_.topology();
+    std::vector<std::int64_t> by_node(static_cast<std::size_t>(topology.num_nodes()));
+    by_node[static_cast<std::size_t>(topology.node_of(world_.rank()))] = mine;
+    all_reduce(world_, std::span(by_node));
+    std::int64_t sum = 0, most = 0;
+    for (const std::int64_t bytes : by_node) sum += bytes;
+    for (const std::int64_t bytes : by_node) {
+      most = std::max({most, bytes * (topology.num_nodes() - 1), sum - bytes});
+    }
+    return most;
+  }
+  double kept(const std::vector<std::unique_ptr<CodedGather>>& coded) const {
+    std::int64_t bytes = 0;
+    for (const auto& one : coded) bytes += one->reference_bytes();
+    return total(bytes) / static_cast<double>(world_.size()) / static_cast<double>(words());
+  }
+  // Collective: the largest error of any rank. CorruptData where a lossless way has changed a word.
+  double check(const Way& way) const {
+    double worst = 0;
+    for (const Unit& unit : units_) {
+      if (std::equal(unit.whole.begin(), unit.whole.end(), unit.steps[2].begin())) continue;
+      if (codec::lossless(way.method))
+        throw CorruptData(way.name() + ": a rank got other words than were sent");
+      worst = std::max(worst, relative_error(unit.whole, unit.steps[2]));
+    }
+    return static_cast<double>(largest(world_, static_cast<std::int64_t>(worst * 1e12))) / 1e12;
+  }
+
+  Communicator& world_;
+  std::vector<Unit> units_;
+};
+
+void contest(Transport& transport, const GatherJob& job) {
+  Communicator world(transport, discover_topology(transport), kTimeout);
+  const TracedStep traced =
+      read_traced_step(job.trace, read_trace_index(job.trace), job.step, UnitKind::kExpert);
+  Contest contest(world, cut(unit_steps(traced), world.size()));
+  const std::vector<Way> ways = all_ways();
+  for (int round = 0; round < job.rounds; ++round) {
+    for (std::size_t turn = 0; turn < ways.size(); ++turn) {
+      const nlohmann::json line = contest.round(ways[(static_cast<std::size_t>(round) + turn) % ways.size()]);
+      if (world.rank() != 0) continue;
+      fmt::print("{}\n", line.dump());
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> gather_ways() {
+  std::vector<std::string> names;
+  for (const Way& way : all_ways()) names.push_back(way.name());
+  return names;
+}
+
+std::vector<std::int64_t> traced_words(const GatherJob& job) {
+  std::vector<std::int64_t> words;
+  for (const TracedUnit& unit : read_trace_index(job.trace).units) {
+    if (unit.kind == UnitKind::kExpert) words.push_back(unit.words);
+  }
+  return words;
+}
+
+std::vector<GatherRound> gather_rounds(Cluster& cluster, int ranks_per_host, const GatherJob& job) {
+  const std::vector<std::string> words = {own_path(), "gather_job", job.trace.string(),
+                                          std::to_string(job.step), std::to_string(job.rounds)};
+  const JobOptions options{.ranks_per_host = ranks_per_host, .timeout_s = kJobTimeoutS};
+  std::vector<GatherRound> rounds;
+  for (const nlohmann::json& line : cluster.run(words, options).lines) {
+    rounds.push_back({line.at("way"), line.at("seconds"), line.at("nic_bytes"), line.at("claimed_bytes"),
+                      line.at("bits_per_weight"), line.at("kept_bytes_per_weight"),
+                      line.at("relative_error")});
+  }
+  return rounds;
+}
+
+void run_gather_job(const GatherJob& job) {
+  const std::unique_ptr<Transport> transport = make_mpi_transport();
+  try {
+    contest(*transport, job);
+  } catch (const std::exception& error) {
+    fmt::print("{}\n",
+               nlohmann::json{{"error", fmt::format("rank {}: {}", transport->rank(), error.what())}}.dump());
+    std::fflush(stdout);
+    transport->abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace moesaic::bench
