@@ -53,11 +53,7 @@ def options_of(command):
 def test_options_of_the_guide_exist():
     guide = (SOURCE / "docs" / "guide.md").read_text().replace("\\\n", " ")
     code = "\n".join(re.findall(r"```\w*\n(.*?)```", guide, re.DOTALL))
-<<<<<<< HEAD
-    calls = re.findall(r"moesaic (train|eval|generate|inspect|report|codec) (.*)", code)
-=======
-    calls = re.findall(r"moesaic (train|eval|generate|inspect|report|calibrate) (.*)", code)
->>>>>>> 7fe1b41 (Add `moesaic calibrate`: links, coders, and what a gate would choose)
+    calls = re.findall(r"moesaic (train|eval|generate|inspect|report|codec|calibrate) (.*)", code)
     assert len(calls) > 10
     for command, rest in calls:
         for option in re.findall(r"(?<=\s)--[a-z-]+", " " + rest.split("#")[0]):
