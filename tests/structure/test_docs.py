@@ -13,7 +13,7 @@ MOESAIC = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic")
 PAGES = sorted([SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *(SOURCE / "docs").glob("*.md")])
 # Written by the program itself; launch/test_cli.py holds the two together.
 REFERENCE = (SOURCE / "docs" / "configuration.md").read_text()
-FILES = {".bin", ".npy", ".md", ".h", ".cc"}  # train.bin is no key, but a file
+FILES = {".bin", ".npy", ".md", ".h", ".cc", ".json"}  # train.bin and codec.json are no keys, but files
 
 
 def keys():
