@@ -10,7 +10,7 @@ from moesaic.report_figures import (BLUE, GREEN, GREY, KIND_LABELS, LAYERS, ORAN
                                     stacked)
 
 NUMBERS = ["words", "runs", "unsent", "raw_bytes", "message_bytes", "bits_per_weight", "seconds", "exposed_seconds",
-           "encode_seconds", "decode_seconds", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds"]
+           "encode_seconds", "decode_seconds", "reference_bytes", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds"]
 METHODS = {"raw": GREY, "entropy": ORANGE, "int8": RED, "exponent_reuse": TEAL, "residual": BLUE, "momentum": GREEN}
 MOST_LINES = 12  # that can be told apart
 
@@ -169,7 +169,7 @@ def prediction(run):
 
 
 DECISIONS = ["unit", "weights", "travels now", "so far", "changes", "probes", "raw, predicted", "coded, predicted", "measured",
-             "bits"]
+             "bits", "kept"]
 
 
 def decisions(run):
@@ -193,10 +193,13 @@ def decisions(run):
 
         bits = gathers["bits_per_weight"][:, i]
         bits = bits[np.isfinite(bits)]
+        kept = gathers["reference_bytes"][:, i] / gathers["words"][:, i]
+        kept = kept[np.isfinite(kept)]
         rows.append((unit, f"{int(gathers['words'][-1, i]):,}", settled[-1] if len(settled) else "–", shares,
                      int((settled[1:] != settled[:-1]).sum()) if decided else "fixed",
                      int(gathers.probe[:, i].sum()) if decided else "–", late_ms("predicted_raw_seconds"),
-                     late_ms("predicted_coded_seconds"), late_ms("seconds"), f"{bits[-1]:.2f}" if len(bits) else "–"))
+                     late_ms("predicted_coded_seconds"), late_ms("seconds"), f"{bits[-1]:.2f}" if len(bits) else "–",
+                     f"{kept[-1]:.2f} B/weight" if len(kept) else "–"))
     return rows
 
 
