@@ -99,10 +99,11 @@ def bits_over_steps(run):
         seen = np.isfinite(bits[:, i])
         if not seen.any():
             continue
-        x, y = data.thin(gathers.steps[seen], bits[seen, i], 300)
-        fig.add_scatter(x=x, y=rounded(y, 4), name=unit, mode="lines" if len(x) > 1 else "markers",
+        # Gaps stay gaps; what stands alone between two of them is no line.
+        x, y = data.thin(gathers.steps, bits[:, i], 300)
+        fig.add_scatter(x=x, y=rounded(y, 4), name=unit, mode="lines" if seen.sum() > 0.9 * len(seen) else "lines+markers",
                         line=dict(color=LAYERS[i % len(LAYERS)], width=1.8, dash="solid" if i < len(LAYERS) else "dash"),
-                        marker=dict(size=8))
+                        marker=dict(size=4))
     fig.update_yaxes(rangemode="tozero")
     return fig
 
@@ -164,7 +165,7 @@ def prediction(run):
             x, y = data.thin(gathers.steps[seen], each[seen], 400)
             fig.add_scatter(x=x, y=rounded(y, 3), name=f"{label}, mean of units", mode="lines+markers",
                             line=dict(color=colour, width=1.5), marker=dict(size=4))
-    fig.update_yaxes(rangemode="tozero")
+    fig.update_yaxes(type="log", dtick="D2")
     return fig if fig.data else None
 
 
