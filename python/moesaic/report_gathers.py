@@ -10,7 +10,7 @@ from moesaic.report_figures import (BLUE, GREEN, GREY, KIND_LABELS, LAYERS, ORAN
                                     stacked)
 
 NUMBERS = ["words", "runs", "unsent", "raw_bytes", "message_bytes", "bits_per_weight", "seconds", "exposed_seconds",
-           "encode_seconds", "decode_seconds", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds"]
+           "encode_seconds", "decode_seconds", "reference_bytes", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds"]
 METHODS = {"raw": GREY, "entropy": ORANGE, "int8": RED, "exponent_reuse": TEAL, "residual": BLUE, "momentum": GREEN}
 MOST_LINES = 12  # that can be told apart
 
@@ -99,10 +99,11 @@ def bits_over_steps(run):
         seen = np.isfinite(bits[:, i])
         if not seen.any():
             continue
-        x, y = data.thin(gathers.steps[seen], bits[seen, i], 300)
-        fig.add_scatter(x=x, y=rounded(y, 4), name=unit, mode="lines" if len(x) > 1 else "markers",
+        # Gaps stay gaps; what stands alone between two of them is no line.
+        x, y = data.thin(gathers.steps, bits[:, i], 300)
+        fig.add_scatter(x=x, y=rounded(y, 4), name=unit, mode="lines" if seen.sum() > 0.9 * len(seen) else "lines+markers",
                         line=dict(color=LAYERS[i % len(LAYERS)], width=1.8, dash="solid" if i < len(LAYERS) else "dash"),
-                        marker=dict(size=8))
+                        marker=dict(size=4))
     fig.update_yaxes(rangemode="tozero")
     return fig
 
@@ -164,12 +165,12 @@ def prediction(run):
             x, y = data.thin(gathers.steps[seen], each[seen], 400)
             fig.add_scatter(x=x, y=rounded(y, 3), name=f"{label}, mean of units", mode="lines+markers",
                             line=dict(color=colour, width=1.5), marker=dict(size=4))
-    fig.update_yaxes(rangemode="tozero")
+    fig.update_yaxes(type="log", dtick="D2")
     return fig if fig.data else None
 
 
 DECISIONS = ["unit", "weights", "travels now", "so far", "changes", "probes", "raw, predicted", "coded, predicted", "measured",
-             "bits"]
+             "bits", "kept"]
 
 
 def decisions(run):
@@ -193,10 +194,13 @@ def decisions(run):
 
         bits = gathers["bits_per_weight"][:, i]
         bits = bits[np.isfinite(bits)]
+        kept = gathers["reference_bytes"][:, i] / gathers["words"][:, i]
+        kept = kept[np.isfinite(kept)]
         rows.append((unit, f"{int(gathers['words'][-1, i]):,}", settled[-1] if len(settled) else "–", shares,
                      int((settled[1:] != settled[:-1]).sum()) if decided else "fixed",
                      int(gathers.probe[:, i].sum()) if decided else "–", late_ms("predicted_raw_seconds"),
-                     late_ms("predicted_coded_seconds"), late_ms("seconds"), f"{bits[-1]:.2f}" if len(bits) else "–"))
+                     late_ms("predicted_coded_seconds"), late_ms("seconds"), f"{bits[-1]:.2f}" if len(bits) else "–",
+                     f"{kept[-1]:.2f} B/weight" if len(kept) else "–"))
     return rows
 
 

@@ -123,7 +123,8 @@ def weights(page, run):
                              "Sums over units; of each, the slowest rank and the one that waited longest.")),
               grid(page.plot("methods", "How units travelled", gathers.methods_over_steps(run)),
                    page.plot("ratio", "How well times were predicted", ratio) if ratio is not None else ""),
-              "<h3>Decisions</h3><p>Times are of a late step, all its gathers of a unit together.</p>",
+              "<h3>Decisions</h3><p>Times are of a late step, all its gathers of a unit together. Kept: references, on the "
+              "rank that keeps most of them.</p>",
               decision_table(gathers.decisions(run))]
     page.section("weights", "Gathered weights", f"<p>{escape(gathers.in_words(run))}</p>", *blocks)
 

@@ -120,15 +120,29 @@ double factor_after(const std::vector<double>& measured_over_predicted) {
   return gate.decision().predicted_coded_s / unit;
 }
 
-TEST(GatherGate, AveragesMoveAFifthOfTheWayToTheNewestValue) {
+TEST(GatherGate, AveragesAreMeansAtFirstAndThenMoveAFifthOfTheWay) {
   EXPECT_NEAR(factor_after({1.5}), 1.5, 1e-9);
-  EXPECT_NEAR(factor_after({1.5, 2.5}), 1.7, 1e-9);
-  EXPECT_NEAR(factor_after({1.5, 2.5, 0.7}), 1.5, 1e-9);
+  EXPECT_NEAR(factor_after({1.5, 2.5}), 2, 1e-9);
+  EXPECT_NEAR(factor_after({1.5, 2.5, 0.8}), 1.6, 1e-9);
+  EXPECT_NEAR(factor_after({1, 1, 1, 1, 2}), 1.2, 1e-9);
+  EXPECT_NEAR(factor_after({1, 1, 1, 1, 1, 1, 1, 1, 2}), 1.2, 1e-9);
 }
 
-TEST(GatherGate, OneMeasurementIsBelievedTwentyfoldAtMost) {
-  EXPECT_NEAR(factor_after({1, 1e9}), 1 + 0.2 * 19, 1e-9);
-  EXPECT_NEAR(factor_after({1, 0}), 1 - 0.2 * 0.95, 1e-9);
+TEST(GatherGate, OneMeasurementIsBelievedThreefoldAtMost) {
+  EXPECT_NEAR(factor_after({1, 1, 1, 1, 1, 1e9}), 1 + 0.2 * 2, 1e-9);
+  EXPECT_NEAR(factor_after({1, 1, 1, 1, 1, 0}), 1 - 0.2 * 2 / 3, 1e-9);
+  EXPECT_NEAR(factor_after({1e9}), 3, 1e-9);
+}
+
+TEST(GatherGate, TheFirstStepsAreNotBelieved) {
+  GatherGate gate = gate_on(12.5e9);
+  const double raw_s = predicted(12.5e9, Method::kRaw);
+  run(gate, 0, 2, 100 * raw_s, raw_s);
+  EXPECT_EQ(gate.choose(2), Method::kRaw);
+  EXPECT_DOUBLE_EQ(gate.decision().predicted_raw_s, raw_s);
+  gate.observe(2, Method::kRaw, 2 * raw_s, 0);
+  gate.choose(3);
+  EXPECT_DOUBLE_EQ(gate.decision().predicted_raw_s, 2 * raw_s);
 }
 
 TEST(GatherGate, AWayThatMeasuresSlowIsLeftAfterTwoChecks) {
@@ -136,8 +150,8 @@ TEST(GatherGate, AWayThatMeasuresSlowIsLeftAfterTwoChecks) {
   GatherGate gate = gate_on(12.5e6);
   const double raw_s = predicted(12.5e6, Method::kRaw);
   const auto taken = run(gate, 0, 8, raw_s, 2 * raw_s);
-  // Steps 0 and 1 are not believed, 2 is; 3 checks for the first time, 4 for the second.
-  auto expected = repeated(4, Method::kMomentum);
+  // Steps 0 and 1 are not believed, 2 threefold, 3 tenfold: 4 checks for the first time, 5 for the second.
+  auto expected = repeated(5, Method::kMomentum);
   expected.resize(8, Method::kRaw);
   EXPECT_EQ(taken, expected);
 }
@@ -154,7 +168,7 @@ TEST(GatherGate, OneOutlierDoesNotChangeItsMind) {
   GatherGate gate = gate_on(12.5e6);
   const double raw_s = predicted(12.5e6, Method::kRaw), coded_s = predicted(12.5e6, Method::kMomentum);
   run(gate, 0, 10, raw_s, coded_s);
-  run(gate, 10, 1, raw_s, 12 * coded_s);  // the average more than triples, raw is five times as slow
+  run(gate, 10, 1, raw_s, 1000 * coded_s);
   EXPECT_EQ(run(gate, 11, 20, raw_s, coded_s), repeated(20, Method::kMomentum));
 }
 

@@ -12,8 +12,12 @@ namespace {
 // difference without the one before it, then the first that counts.
 constexpr int kCodedWarmUp = 3;
 
-// One measurement is believed this far: a rank that was stopped for a minute says nothing about a method.
-constexpr double kMostFactor = 20;
+// In which connections are made and memory is touched for the first time.
+constexpr int kFirstSteps = 2;
+
+// One measurement is believed to differ this far from what was expected: a rank that was stopped for a minute
+// says nothing about a method.
+constexpr double kMostSurprise = 3;
 
 int probe_steps(bool coded) { return coded ? kCodedWarmUp : 1; }
 
@@ -45,8 +49,8 @@ GatherGate::GatherGate(std::string unit, const Calibration& calibration, GatherS
 }
 
 void GatherGate::update(Average& average, double value) const {
-  average.value = average.measured ? average.value + options_.smoothing * (value - average.value) : value;
-  average.measured = true;
+  ++average.count;
+  average.value += std::max(options_.smoothing, 1.0 / average.count) * (value - average.value);
 }
 
 double GatherGate::price(codec::Method method) const {
@@ -63,8 +67,8 @@ bool GatherGate::probe_is_due(std::int64_t step, const std::array<double, kWays>
 }
 
 codec::Method GatherGate::choose(std::int64_t step) {
-  require(!started_ || step > decision_.step, "gate of {}: choose for step {} after step {}", decision_.unit,
-          step, decision_.step);
+  require(steps_ == 0 || step > decision_.step, "gate of {}: choose for step {} after step {}",
+          decision_.unit, step, decision_.step);
   decision_.step = step;
   decision_.measured_s.reset();
   decision_.probe = false;
@@ -75,7 +79,7 @@ codec::Method GatherGate::choose(std::int64_t step) {
 
   if (options_.fixed) {
     way_ = *options_.fixed == codec::Method::kRaw ? kRaw : kCoded;
-  } else if (!started_) {
+  } else if (steps_ == 0) {
     way_ = price[kCoded] < price[kRaw] ? kCoded : kRaw;
     last_probe_ = step;
   } else if (probing_ == 0) {
@@ -90,7 +94,7 @@ codec::Method GatherGate::choose(std::int64_t step) {
       last_probe_ = step;
     }
   }
-  started_ = true;
+  ++steps_;
   Way taken = way_;
   if (probing_ > 0) {
     taken = way_ == kRaw ? kCoded : kRaw;
@@ -104,7 +108,7 @@ codec::Method GatherGate::choose(std::int64_t step) {
 
 void GatherGate::observe(std::int64_t step, codec::Method method, double seconds,
                          std::int64_t message_bytes) {
-  require(started_ && step == decision_.step && method == decision_.chosen,
+  require(steps_ > 0 && step == decision_.step && method == decision_.chosen,
           "gate of {}: observed step {} by {}, expected step {} by {}", decision_.unit, step,
           codec::name_of(method), decision_.step, codec::name_of(decision_.chosen));
   require(std::isfinite(seconds) && seconds >= 0, "gate of {}: step {} took {} s, expected at least 0",
@@ -113,7 +117,7 @@ void GatherGate::observe(std::int64_t step, codec::Method method, double seconds
           message_bytes);
   decision_.measured_s = seconds;
   const bool coded = method != codec::Method::kRaw;
-  if (coded && coded_in_a_row_ < kCodedWarmUp) return;
+  if (steps_ <= kFirstSteps || (coded && coded_in_a_row_ < kCodedWarmUp)) return;
   double bits = 16;
   if (coded && words_ > 0) {
     if (message_bytes == 0) return;  // nothing was sent: the version is the one before
@@ -122,7 +126,9 @@ void GatherGate::observe(std::int64_t step, codec::Method method, double seconds
   }
   const double predicted = predict(calibration_, shape_, method, bits).total;
   if (predicted > 0) {
-    update(factor_[coded ? kCoded : kRaw], std::clamp(seconds / predicted, 1 / kMostFactor, kMostFactor));
+    Average& factor = factor_[coded ? kCoded : kRaw];
+    update(factor,
+           std::clamp(seconds / predicted, factor.value / kMostSurprise, factor.value * kMostSurprise));
   }
 }
 

@@ -5,11 +5,13 @@
 // each unit and rank. choose() before a step's gathers, observe() after them; a step may be left unobserved.
 //
 // Prices are predict()'s (gather_price.h), with the bits a word last seen, times a factor for each of the two
-// ways, raw and coded: a moving average of measured over predicted. A way is left for the other when it
-// promises to be more than `gain` faster in `confirmations` decisions one after another. What nobody takes,
-// nobody measures: so every `probe_every` steps the other way is taken for a moment; later than that where
-// such a look would cost more than `probe_cost` of the time between two of them (2% slower than the better
-// way is too slow, and the worse way may be five times as slow).
+// ways, raw and coded: a moving average of measured over predicted (the plain mean of the first few). The
+// first steps, which set up connections and memory, are not believed, and no single step is believed to be
+// more than three times as slow or as fast as expected. A way is left for the other when it promises to be
+// more than `gain` faster in `confirmations` decisions one after another. What nobody takes, nobody measures:
+// so every `probe_every` steps the other way is taken for a moment; later than that where such a look would
+// cost more than `probe_cost` of the time between two of them (2% slower than the better way is too slow, and
+// the worse way may be five times as slow).
 #pragma once
 
 #include <array>
@@ -68,7 +70,7 @@ class GatherGate {
   enum Way { kRaw, kCoded, kWays };
   struct Average {
     double value = 1;
-    bool measured = false;
+    int count = 0;  // of what it is the mean of, up to where the newest weighs `smoothing`
   };
   void update(Average& average, double value) const;
   double price(codec::Method method) const;
@@ -82,7 +84,7 @@ class GatherGate {
   std::array<Average, kWays> factor_{};
 
   GatherDecision decision_;
-  bool started_ = false;
+  int steps_ = 0;
   Way way_ = kRaw;          // taken but for probes
   int confirmed_ = 0;       // decisions in which the other way promised more
   int probing_ = 0;         // steps of the probe that are left
