@@ -13,11 +13,7 @@ MOESAIC = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic")
 PAGES = sorted([SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *(SOURCE / "docs").glob("*.md")])
 # Written by the program itself; launch/test_cli.py holds the two together.
 REFERENCE = (SOURCE / "docs" / "configuration.md").read_text()
-<<<<<<< HEAD
-FILES = {".bin", ".npy", ".md", ".h", ".cc", ".json"}  # train.bin is no key, but a file
-=======
 FILES = {".bin", ".npy", ".md", ".h", ".cc", ".json"}  # train.bin and codec.json are no keys, but files
->>>>>>> 471c087e64a4b53b2f7df41882a0a73e124a5d50
 
 
 def keys():
