@@ -103,9 +103,9 @@ class Contest {
                                                       way.method, way.mode, u + 1, fmt::format("unit {}", u),
                                                       space));
       }
-      gather(coded, 0);
-      gather(coded, 1);
     }
+    gather(coded, 0);
+    gather(coded, 1);
     for (Unit& unit : units_) std::fill(unit.whole.begin(), unit.whole.end(), std::uint16_t{0xffff});
     const std::int64_t coded_before = coded_bytes(coded);
     barrier(world_);

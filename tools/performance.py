@@ -64,9 +64,18 @@ STEP_COLUMNS = [("s per step", "step_us", lambda us: f"{us / 1e6:.2f}"),
                 ("over its best", "speedup_over_best_fsdp2", lambda x: f"**{x:.2f}**")]
 
 
-def step_lines(rows):
+# The same of `gather`.
+GATHER_COLUMNS = [("ms", "time_us", lambda us: f"{us / 1e3:.1f}"),
+                  ("MB on the busiest card", "nic_bytes", lambda n: f"{n / 1e6:.2f}"),
+                  ("bits per weight", "bits_per_weight", lambda x: f"{x:.2f}"),
+                  ("kept B per weight and rank", "kept_bytes_per_weight", lambda x: f"{x:.2f}"),
+                  *((f"over {other}", f"speedup_over_{other}", lambda x: f"**{x:.2f}**")
+                    for other in ("raw", "entropy", "int8", "exponent_reuse", "gloo", "open_mpi"))]
+
+
+def variant_lines(rows, columns):
     """A line per case and variant: many variants, and bytes beside times."""
-    lines = [f"| case | variant | {' | '.join(head for head, _, _ in STEP_COLUMNS)} |", "| --- " * (2 + len(STEP_COLUMNS)) + "|"]
+    lines = [f"| case | variant | {' | '.join(head for head, _, _ in columns)} |", "| --- " * (2 + len(columns)) + "|"]
     figures = {}
     for row in rows:
         figures.setdefault((row["case"], row["variant"]), {})[row["metric"]] = row["value"] if row["verified"] else None
@@ -76,7 +85,7 @@ def step_lines(rows):
             return " / ".join(f"{of[one] / 1e6:.2f}" for one in metric if one in of)
         return text(of[metric]) if metric in of else ""
     for (case, variant), of in figures.items():
-        cells = ["wrong result: no time"] if None in of.values() else [cell(of, metric, text) for _, metric, text in STEP_COLUMNS]
+        cells = ["wrong result: no time"] if None in of.values() else [cell(of, metric, text) for _, metric, text in columns]
         lines.append(f"| {case} | {variant} | {' | '.join(cells)} |")
     return lines
 
@@ -106,9 +115,10 @@ def case_lines(rows):
 def table(file):
     path = SOURCE / "bench" / "results" / file
     if not path.exists():
-        return f"Not measured yet: `build/release/moesaic_bench run {path.stem} --json bench/results/{file}`.\n"
+        return "Not measured yet.\n"  # the command stands above
     result = json.loads(path.read_text())
-    lines = {"codec": codec_lines, "step": step_lines}.get(result["name"], case_lines)(result["rows"])
+    lines = {"codec": codec_lines, "step": lambda rows: variant_lines(rows, STEP_COLUMNS),
+             "gather": lambda rows: variant_lines(rows, GATHER_COLUMNS)}.get(result["name"], case_lines)(result["rows"])
     machine = result["machine"]
     about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
              f"{machine['build_type']}; at most {machine['threads']} threads.")

@@ -44,7 +44,7 @@ def test_list_names_every_benchmark_with_its_sizes():
     listed = bench("list")
     assert listed.returncode == 0
     names = {line.split()[0] for line in listed.stdout.splitlines()}
-    assert names == {"kernels", "moe_layer", "collectives", "overlap", "train_tokens", "codec", "step"}
+    assert names == {"kernels", "moe_layer", "collectives", "overlap", "train_tokens", "codec", "gather", "step"}
     assert "small, medium, large" in listed.stdout
 
 
@@ -105,7 +105,7 @@ def cluster():
 
 
 def test_step_times_ours_and_fsdp2_on_one_cluster(tmp_path, cluster):
-    ours, peer = {"raw", "raw no overlap"}, "fsdp2_prefetch"
+    ours, peer = {"raw", "auto no overlap"}, "fsdp2_prefetch"
     ran, rows = run_tiny("step", tmp_path, "--cluster", "--variants", ",".join([*ours, peer]))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert {row["case"] for row in rows} == {"2x1 1gbit 32"}
@@ -113,6 +113,21 @@ def test_step_times_ours_and_fsdp2_on_one_cluster(tmp_path, cluster):
         assert {row["variant"] for row in rows if row["metric"] == metric} == {*ours, peer}
     for metric in ("gather_background_us", "speedup_over_best_fsdp2"):
         assert {row["variant"] for row in rows if row["metric"] == metric} == ours
+
+
+def test_gather_moves_the_claimed_bytes_by_every_method_beside_gloo_and_open_mpi(tmp_path, cluster):
+    ran, rows = run_tiny("gather", tmp_path, "--cluster", "--traces", str(tmp_path / "traces"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {row["case"] for row in rows} == {"2x1 1gbit lr4e-4 step5"}
+    for metric in ("time_us", "nic_bytes"):
+        assert {row["variant"] for row in rows if row["metric"] == metric} == METHODS | {"momentum rank", "gloo", "open_mpi"}
+    figures = {(row["variant"], row["metric"]): row["value"] for row in rows}
+    assert figures["raw", "bits_per_weight"] == 16 > figures["momentum", "bits_per_weight"]
+    assert figures["momentum", "nic_bytes"] < figures["entropy", "nic_bytes"] < figures["raw", "nic_bytes"]
+    assert 0 < figures["int8", "relative_error"] < 0.02
+    assert {variant for variant, metric in figures if metric == "relative_error"} == {"int8"}  # the others are exact
+    assert {"speedup_over_" + other for other in ("raw", "entropy", "int8", "exponent_reuse", "gloo", "open_mpi")} == {
+        metric for variant, metric in figures if variant == "momentum" and metric.startswith("speedup")}
 
 
 def test_a_peer_with_other_losses_has_no_time(tmp_path, cluster):
@@ -134,7 +149,7 @@ def test_a_cluster_is_made_only_when_told_and_a_part_that_is_unknown_is_named():
     assert bench("run", "kernels", "--cluster").returncode == 2
     assert bench("run", "step", "--rounds", "1").returncode == 2
     unknown = bench("run", "step", "--cluster", "--size", "tiny", "--variants", "row")
-    assert unknown.returncode == 2 and "--variants 'row': expected some of raw, raw no overlap" in unknown.stderr
+    assert unknown.returncode == 2 and "--variants 'row': expected some of raw, entropy" in unknown.stderr
 
 
 # In place of the package, which is not everywhere: zlib under ZipNN's names.
