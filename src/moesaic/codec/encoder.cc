@@ -18,8 +18,7 @@ constexpr std::size_t kMaxTablesBytes = std::max(DifferenceTables::kMaxBytes, En
 constexpr std::size_t kFewChanges = 32;
 // Tables are measured anew at every so many commits, and when their frequencies cost this much more than the
 // best: a part, and some bits a word.
-// After a key there are no previous differences, and tables without them serve until the next retry.
-constexpr std::uint64_t kRenewTables = 16, kRetryMomentum = 4;
+constexpr std::uint64_t kRenewTables = 16;
 constexpr double kAged = 1.02, kAgedBits = 0.005;
 
 std::size_t chunk_count(std::size_t words, const EncodeOptions& options) {
@@ -140,11 +139,16 @@ bool Encoder::State::use_held_tables() {
   const bool by_momentum = tables.predictor() == Predictor::kMomentum;
   const bool may_use_momentum = header.method == Method::kMomentum;
   if (by_momentum && !may_use_momentum) return false;
-  if (reference.epoch() % (by_momentum == may_use_momentum ? kRenewTables : kRetryMomentum) == 0)
-    return false;
+  if (reference.epoch() % kRenewTables == 0) return false;
   const auto price =
       tables.price(reference.words(), differences_for(tables, reference.differences()), current);
   if (price.bits_per_word > price.attainable * kAged + kAgedBits) return false;
+  // Two messages after a key there are previous differences: they are tried until they help.
+  if (may_use_momentum && !by_momentum) {
+    const auto tried =
+        DifferenceTables::measure(Predictor::kMomentum, reference.words(), reference.differences(), current);
+    if (tried.bits_per_word() < price.bits_per_word) return false;
+  }
   difference = std::move(tables);
   held_tables = true;
   bits_per_word = price.bits_per_word;

@@ -31,7 +31,9 @@ struct MpiOptions {
   std::int64_t piece_bytes = std::int64_t{1} << 30;
 };
 
-// Starts MPI in this process (once; InvalidArgument the second time). The destructor finalises it, together
+// Starts MPI in this process, with Open MPI's TCP messages of up to 4 MiB sent without asking first, where
+// the environment does not say otherwise (OMPI_MCA_btl_tcp_eager_limit, …_rndv_eager_limit,
+// …_max_send_size) (once; InvalidArgument the second time). The destructor finalises it, together
 // with the other ranks'; after abort() or a lost peer it ends the job with MPI_Abort instead.
 std::unique_ptr<Transport> make_mpi_transport(MpiOptions options = {});
 
