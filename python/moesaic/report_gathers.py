@@ -200,7 +200,7 @@ def decisions(run):
                      int((settled[1:] != settled[:-1]).sum()) if decided else "fixed",
                      int(gathers.probe[:, i].sum()) if decided else "–", late_ms("predicted_raw_seconds"),
                      late_ms("predicted_coded_seconds"), late_ms("seconds"), f"{bits[-1]:.2f}" if len(bits) else "–",
-                     f"{kept[-1]:.2f} B/weight" if len(kept) else "–"))
+                     f"{kept[-1]:.2f}\N{NO-BREAK SPACE}B/weight" if len(kept) else "–"))
     return rows
 
 

@@ -89,7 +89,7 @@ def test_decisions_count_changes_but_not_probes():
     assert (row["changes"], row["probes"]) == (1, 1)
     assert row["so far"] == "raw 50\N{NO-BREAK SPACE}%, momentum 50\N{NO-BREAK SPACE}%"
     assert row["raw, predicted"] == "50 ms" and row["coded, predicted"] == "10 ms" and row["bits"] == "2.50"
-    assert row["kept"] == "2.00 B/weight"
+    assert row["kept"] == "2.00\N{NO-BREAK SPACE}B/weight"
 
 
 def test_a_fixed_method_has_no_decisions_to_count():

@@ -19,6 +19,13 @@ constexpr int kFirstSteps = 2;
 // says nothing about a method.
 constexpr double kMostSurprise = 3;
 
+// Measurements of a way that was just taken up which are its own. From then on they are what both have in
+// common.
+constexpr int kSettling = 5;
+
+// No price is less than this share of what was predicted.
+constexpr double kLeastShare = 0.05;
+
 int probe_steps(bool coded) { return coded ? kCodedWarmUp : 1; }
 
 }  // namespace
@@ -55,8 +62,9 @@ void GatherGate::update(Average& average, double value) const {
 
 double GatherGate::price(codec::Method method) const {
   const Way way = method == codec::Method::kRaw ? kRaw : kCoded;
-  return factor_[way].value *
-         predict(calibration_, shape_, method, bits_[static_cast<std::size_t>(method)].value).total;
+  const double predicted =
+      predict(calibration_, shape_, method, bits_[static_cast<std::size_t>(method)].value).total;
+  return std::max(predicted + excess_[way].value, kLeastShare * predicted);
 }
 
 bool GatherGate::probe_is_due(std::int64_t step, const std::array<double, kWays>& price) const {
@@ -88,6 +96,7 @@ codec::Method GatherGate::choose(std::int64_t step) {
     if (confirmed_ >= options_.confirmations) {
       way_ = other;
       confirmed_ = 0;
+      settled_ = 0;
       last_probe_ = step;  // the way that was left has just been measured
     } else if (probe_is_due(step, price)) {
       probing_ = probe_steps(other == kCoded);
@@ -125,10 +134,16 @@ void GatherGate::observe(std::int64_t step, codec::Method method, double seconds
     update(bits_[static_cast<std::size_t>(method)], bits);
   }
   const double predicted = predict(calibration_, shape_, method, bits).total;
-  if (predicted > 0) {
-    Average& factor = factor_[coded ? kCoded : kRaw];
-    update(factor,
-           std::clamp(seconds / predicted, factor.value / kMostSurprise, factor.value * kMostSurprise));
+  if (predicted <= 0) return;
+  Average& mine = excess_[coded ? kCoded : kRaw];
+  Average& other = excess_[coded ? kRaw : kCoded];
+  const double expected = std::max(predicted + mine.value, kLeastShare * predicted), before = mine.value;
+  update(mine, std::clamp(seconds, expected / kMostSurprise, expected * kMostSurprise) - predicted);
+  if (decision_.probe) return;
+  if (other.count == 0) {
+    other.value = mine.value;
+  } else if (++settled_ > kSettling) {
+    other.value += mine.value - before;
   }
 }
 

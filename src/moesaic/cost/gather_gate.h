@@ -4,14 +4,17 @@
 // shape, options and the arguments of every call must be equal on all ranks (gathered facts). One gate for
 // each unit and rank. choose() before a step's gathers, observe() after them; a step may be left unobserved.
 //
-// Prices are predict()'s (gather_price.h), with the bits a word last seen, times a factor for each of the two
-// ways, raw and coded: a moving average of measured over predicted (the plain mean of the first few). The
-// first steps, which set up connections and memory, are not believed, and no single step is believed to be
-// more than three times as slow or as fast as expected. A way is left for the other when it promises to be
-// more than `gain` faster in `confirmations` decisions one after another. What nobody takes, nobody measures:
-// so every `probe_every` steps the other way is taken for a moment; later than that where such a look would
-// cost more than `probe_cost` of the time between two of them (2% slower than the better way is too slow, and
-// the worse way may be five times as slow).
+// Prices are predict()'s (gather_price.h), with the bits a word last seen, plus what each of the two ways,
+// raw and coded, was measured to take beyond that: a moving average (the plain mean of the first few). Most
+// of that is waiting for ranks that come late, which either way would have to do: what the way that is taken
+// takes more or less than before is taken to be so for the other one, too, until that is measured. The first
+// steps, which set up connections and memory, are not believed, and no single step is believed to be more
+// than three times as slow or as fast as expected.
+//
+// A way is left for the other when it promises to be more than `gain` faster in `confirmations` decisions one
+// after another. What nobody takes, nobody measures: so every `probe_every` steps the other way is taken for
+// a moment; later than that where such a look would cost more than `probe_cost` of the time between two of
+// them (2% slower than the better way is too slow, and the worse way may be five times as slow).
 #pragma once
 
 #include <array>
@@ -69,7 +72,7 @@ class GatherGate {
  private:
   enum Way { kRaw, kCoded, kWays };
   struct Average {
-    double value = 1;
+    double value = 0;
     int count = 0;  // of what it is the mean of, up to where the newest weighs `smoothing`
   };
   void update(Average& average, double value) const;
@@ -81,10 +84,11 @@ class GatherGate {
   GatherGateOptions options_;
   std::int64_t words_ = 0;
   std::array<Average, std::size(codec::kMethods)> bits_{};  // by Method
-  std::array<Average, kWays> factor_{};
+  std::array<Average, kWays> excess_{};                     // seconds measured beyond predicted
 
   GatherDecision decision_;
   int steps_ = 0;
+  int settled_ = 0;         // believed measurements of `way_` since it was taken up
   Way way_ = kRaw;          // taken but for probes
   int confirmed_ = 0;       // decisions in which the other way promised more
   int probing_ = 0;         // steps of the probe that are left
