@@ -82,6 +82,27 @@ TEST(CodedTraining, AutoCalibratesChoosesAndChangesNoBit) {
   }
 }
 
+TEST(CodedTraining, ACalibrationThatCannotBeReadOrIsOfOtherRanksEndsTheRunOnAllRanks) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.codec.method = std::nullopt;
+  config.codec.calibration = (folder.path() / "absent.json").string();
+  EXPECT_SAYS(thrown_by([&] { train(config, 1); }), "absent.json");
+
+  Calibration calibration;
+  calibration.node_of_rank = {0, 1};
+  calibration.between_measured = true;
+  for (const Method method : codec::kMethods) {
+    calibration.rates_of(method) = {{1e9, 1e9}, {1e9, 1e9}, 8};
+  }
+  calibration.copy = {1e10, 1e10};
+  const auto file = folder.path() / "two.json";
+  std::ofstream(file) << to_json(calibration);
+  config.codec.calibration = file.string();
+  EXPECT_SAYS(thrown_by([&] { train(config, 1); }),
+              "was measured with 2 ranks on nodes 0 1, this job has 4 on 0 0 1 1");
+}
+
 TEST(CodedTraining, AutoOnOneNodeLeavesGathersRawWithoutMeasuring) {
   const TempFolder folder;
   Config config = bf16_run(folder);

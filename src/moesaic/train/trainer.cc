@@ -13,6 +13,7 @@
 #include "moesaic/core/error.h"
 #include "moesaic/core/file.h"
 #include "moesaic/cost/measure.h"
+#include "moesaic/train/agree.h"
 #include "moesaic/train/tensors.h"
 #include "moesaic/train/walk.h"
 
@@ -61,8 +62,13 @@ void require_same_ranks(const Calibration& calibration, const Communicator& worl
 Calibration calibration_for(const CodecConfig& config, ShardedModel& model, Communicator& world) {
   if (config.method || !needs_calibration(model, config.reference)) return {};
   if (config.calibration.empty()) return calibrate(world, {.budget_s = kCalibrationBudget});
-  Calibration calibration =
-      from_rank_0(world, calibration_from_json(read_text(config.calibration), config.calibration));
+  Calibration read;
+  std::string failure;
+  attempt(failure, [&] {
+    if (world.rank() == 0) read = calibration_from_json(read_text(config.calibration), config.calibration);
+  });
+  agree<InvalidArgument>(world, failure);
+  Calibration calibration = from_rank_0(world, read);
   require_same_ranks(calibration, world, config.calibration);
   return calibration;
 }
