@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "bench/child_process.h"
+#include "bench/mpi_environment.h"
 #include "moesaic/comm/collectives.h"
 #include "moesaic/comm/inproc.h"
 #include "moesaic/comm/mpi.h"
@@ -136,6 +137,7 @@ std::filesystem::path train_on_threads(const std::filesystem::path& config_file,
 }
 
 void run_cluster_steps(const Turn& turn) {
+  prefer_mpi_environment();
   const std::unique_ptr<Transport> transport = make_mpi_transport();
   try {
     timed_steps(*transport, turn);

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "bench/child_process.h"
+#include "bench/mpi_environment.h"
 #include "moesaic/comm/collectives.h"
 #include "moesaic/comm/mpi.h"
 #include "moesaic/core/bf16.h"
@@ -242,6 +243,7 @@ std::vector<GatherRound> gather_rounds(Cluster& cluster, int ranks_per_host, con
 }
 
 void run_gather_job(const GatherJob& job) {
+  prefer_mpi_environment();
   const std::unique_ptr<Transport> transport = make_mpi_transport();
   try {
     contest(*transport, job);

@@ -47,6 +47,9 @@ void launch_threads(const Config& config, const std::function<void(Communicator&
 }
 
 void launch_mpi(const Config& config, const std::function<void(Communicator&)>& body) {
+  for (const EnvironmentSetting& setting : mpi_environment()) {
+    setenv(setting.name, setting.value, /*overwrite=*/0);
+  }
   const std::unique_ptr<Transport> transport = make_mpi_transport();
   try {
     const int size = transport->world_size();

@@ -91,6 +91,13 @@ std::unique_ptr<Transport> make_mpi_transport(MpiOptions options) {
   return std::make_unique<MpiTransport>(options);
 }
 
+std::span<const EnvironmentSetting> mpi_environment() {
+  static constexpr EnvironmentSetting kSettings[] = {{"OMPI_MCA_btl_tcp_eager_limit", "4194304"},
+                                                     {"OMPI_MCA_btl_tcp_rndv_eager_limit", "4194304"},
+                                                     {"OMPI_MCA_btl_tcp_max_send_size", "4194304"}};
+  return kSettings;
+}
+
 std::string mpi_library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -41,15 +40,6 @@ int class_of(int error) {
   int error_class = MPI_SUCCESS;
   MPI_Error_class(error, &error_class);
   return error_class;
-}
-
-// Open MPI over TCP asks before it sends more than 64 KiB, and the question waits behind bulk data that is on
-// its way: on a slow link a gather then takes twice its time. What the user has set stays.
-void prefer_eager_messages() {
-  for (const char* limit : {"OMPI_MCA_btl_tcp_eager_limit", "OMPI_MCA_btl_tcp_rndv_eager_limit",
-                            "OMPI_MCA_btl_tcp_max_send_size"}) {
-    ::setenv(limit, "4194304", /*overwrite=*/0);
-  }
 }
 
 }  // namespace
@@ -145,7 +135,6 @@ void MpiEngine::run() {
 }
 
 void MpiEngine::start() {
-  prefer_eager_messages();
   int provided = MPI_THREAD_SINGLE;
   // Funneled would do, with the engine's thread alone.
   const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
