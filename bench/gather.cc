@@ -2,7 +2,7 @@
 // training recorded (weight_traces.h), against the fastest all-gathers of Open MPI and gloo of the same
 // bytes, unit by unit. Ours and the peers take turns as jobs. Every word is checked, and so is that the
 // network cards saw what is claimed.
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,11 +10,11 @@
 
 #include "bench/all_gather_peers.h"
 #include "bench/benchmarks.h"
+#include "bench/chosen.h"
 #include "bench/gather_job.h"
 #include "bench/layout.h"
 #include "bench/turns.h"
 #include "bench/weight_traces.h"
-#include "moesaic/core/error.h"
 
 namespace moesaic::bench {
 namespace {
@@ -23,6 +23,7 @@ namespace {
 // verdicts of a coded gather, barriers and acknowledgements.
 constexpr double kProtocol = 0.03;
 constexpr double kSmallMessages = 200'000;
+const std::string kGloo = "gloo", kOpenMpi = "open_mpi", kOurs = "ours";
 
 struct Plan {
   std::vector<std::string> layouts, rates, traces;
@@ -37,7 +38,7 @@ Plan plan_of(const std::string& size) {
 // What all turns of one variant gave.
 struct Measured {
   Contender times;
-  std::vector<double> nic{}, claimed{}, bits{}, kept{}, error{};
+  std::vector<double> nic{}, claimed{}, bits{}, kept{}, cpu{}, error{};
 };
 
 double median(const std::vector<double>& values) { return summarize(values).median; }
@@ -55,6 +56,7 @@ void add_ours(const GatherRound& round, std::map<std::string, Measured>& all) {
   one.claimed.push_back(static_cast<double>(round.claimed_bytes));
   one.bits.push_back(round.bits_per_weight);
   one.kept.push_back(round.kept_bytes_per_weight);
+  one.cpu.push_back(round.cpu_seconds);
   one.error.push_back(round.relative_error);
 }
 
@@ -69,33 +71,42 @@ void add_peer(const std::vector<AllGatherTime>& units, int times, Measured& one)
   one.nic.push_back(nic);
 }
 
-void add_rows(Report& report, const std::string& name, std::map<std::string, Measured>& all) {
-  for (auto& [variant, one] : all) one.times.variant = variant;
+bool is_peer(const std::string& variant) { return variant == kGloo || variant == kOpenMpi; }
+
+std::vector<std::string> all_variants() {
   std::vector<std::string> variants = gather_ways();
-  variants.insert(variants.end(), {"gloo", "open_mpi"});
-  for (const std::string& variant : variants) {
-    const Measured& one = all.at(variant);
-    const std::string wrong = one.claimed.empty() ? "" : unclaimed(one);
-    if (!wrong.empty()) {
-      report.fail(name, variant, "time_us", "us", wrong);
-      continue;
-    }
+  variants.insert(variants.end(), {kGloo, kOpenMpi});
+  return variants;
+}
+
+void add_rows(Report& report, const std::string& name, std::map<std::string, Measured> all) {
+  std::erase_if(all, [&](const auto& entry) {
+    const auto& [variant, one] = entry;
+    const std::string wrong = is_peer(variant) ? "" : unclaimed(one);
+    if (!wrong.empty()) report.fail(name, variant, "time_us", "us", wrong);
+    return !wrong.empty();
+  });
+  for (const std::string& variant : all_variants()) {
+    if (!all.contains(variant)) continue;
+    Measured& one = all.at(variant);
+    one.times.variant = variant;
     add_times(report, name, "time_us", {one.times});
     const auto add = [&](const std::string& metric, double value, const std::string& unit) {
       report.add({name, variant, metric, value, unit, true});
     };
     add("nic_bytes", median(one.nic), "bytes");
-    if (one.bits.empty()) continue;
+    if (is_peer(variant)) continue;
     add("bits_per_weight", median(one.bits), "bits");
     add("kept_bytes_per_weight", median(one.kept), "bytes");
+    add("cpu_us", median(one.cpu) * 1e6, "us");
     if (median(one.error) > 0) add("relative_error", median(one.error), "ratio");
   }
-  const std::vector<std::string> baselines = {"raw", "entropy", "int8", "exponent_reuse", "gloo", "open_mpi"};
+  const std::vector<std::string> baselines = {"raw", "entropy", "int8", "exponent_reuse", kGloo, kOpenMpi};
   for (const std::string& variant : gather_ways()) {
     const bool baseline = std::find(baselines.begin(), baselines.end(), variant) != baselines.end();
     for (const std::string& other : baselines) {
-      const bool outside = other == "gloo" || other == "open_mpi";
-      if (variant == other || (baseline && !outside)) continue;
+      if (variant == other || (baseline && !is_peer(other))) continue;
+      if (!all.contains(variant) || !all.contains(other)) continue;
       report.add({name, variant, "speedup_over_" + other,
                   median_ratio(all.at(other).times, all.at(variant).times), "ratio", true});
     }
@@ -108,6 +119,12 @@ void run_gather(Report& report, const std::string& size, const std::string& pyth
   if (!options.layouts.empty()) plan.layouts = options.layouts;
   if (!options.rates.empty()) plan.rates = options.rates;
   if (options.rounds > 0) plan.rounds = options.rounds;
+  const std::vector<std::string> variants = chosen("--variants", options.variants, all_variants());
+  std::vector<std::string> turns;  // ours take theirs in one job
+  for (const std::string& variant : variants) {
+    const std::string turn = is_peer(variant) ? variant : kOurs;
+    if (std::find(turns.begin(), turns.end(), turn) == turns.end()) turns.push_back(turn);
+  }
   const std::vector<RecordedStep> recorded = recorded_steps(size, traces);
   for (const std::string& layout_name : plan.layouts) {
     const Layout layout = layout_of(layout_name);
@@ -116,28 +133,27 @@ void run_gather(Report& report, const std::string& size, const std::string& pyth
       cluster.set_rate(rate);
       for (const RecordedStep& step : recorded) {
         if (std::find(plan.traces.begin(), plan.traces.end(), step.name) == plan.traces.end()) continue;
-        const GatherJob job{.trace = step.folder, .step = step.step, .rounds = plan.turns_per_job};
+        const GatherJob job{
+            .trace = step.folder, .step = step.step, .rounds = plan.turns_per_job, .ways = variants};
         std::vector<std::int64_t> bytes;
         for (const std::int64_t words : traced_words(job)) bytes.push_back(words * 2 / layout.ranks());
         const std::string name = fmt::format("{} {} {}", layout_name, rate, step.name);
         std::map<std::string, Measured> all;
-        in_turn(3, plan.rounds, [&](std::size_t who, int round) {
-          fmt::print(stderr, "{}, round {} of {}: {}\n", name, round + 1, plan.rounds,
-                     who == 0   ? "ours"
-                     : who == 1 ? "gloo"
-                                : "Open MPI");
-          if (who == 0) {
+        in_turn(turns.size(), plan.rounds, [&](std::size_t turn, int round) {
+          const std::string& who = turns[turn];
+          fmt::print(stderr, "{}, round {} of {}: {}\n", name, round + 1, plan.rounds, who);
+          if (who == kOurs) {
             for (const GatherRound& one : gather_rounds(cluster, layout.ranks_per_host, job))
               add_ours(one, all);
-          } else if (who == 1) {
-            add_peer(gloo_all_gather(cluster, python, layout.ranks_per_host, bytes, plan.peer_iterations),
-                     plan.turns_per_job, all["gloo"]);
-          } else {
-            add_peer(best_mpi_all_gather(cluster, layout.ranks_per_host, bytes, plan.peer_iterations),
-                     plan.turns_per_job, all["open_mpi"]);
+            return;
           }
+          const std::vector<AllGatherTime> units =
+              who == kGloo
+                  ? gloo_all_gather(cluster, python, layout.ranks_per_host, bytes, plan.peer_iterations)
+                  : best_mpi_all_gather(cluster, layout.ranks_per_host, bytes, plan.peer_iterations);
+          add_peer(units, plan.turns_per_job, all[who]);
         });
-        add_rows(report, name, all);
+        add_rows(report, name, std::move(all));
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "bench/gather_job.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 
 #include "bench/child_process.h"
 #include "bench/mpi_environment.h"
+#include "bench/weight_traces.h"
 #include "moesaic/comm/collectives.h"
 #include "moesaic/comm/mpi.h"
 #include "moesaic/core/bf16.h"
@@ -45,7 +47,7 @@ std::vector<Way> all_ways() {
 // One expert unit, cut over the ranks.
 struct Unit {
   std::vector<std::int64_t> part_words, offsets, part_bytes;
-  std::array<std::span<const std::uint16_t>, 3> steps;
+  std::array<std::span<const std::uint16_t>, kTracedSteps> steps;
   Words whole;
 
   std::span<const std::uint16_t> mine(std::size_t step, int rank) const {
@@ -54,15 +56,18 @@ struct Unit {
   }
 };
 
-std::vector<Unit> cut(const std::vector<codec::UnitStep>& traced, int ranks) {
+// `early`: the first three steps; `late`: the last three.
+std::vector<Unit> cut(const std::vector<codec::UnitStep>& early, const std::vector<codec::UnitStep>& late,
+                      int ranks) {
   std::vector<Unit> units;
-  for (const codec::UnitStep& step : traced) {
-    Unit unit{.part_words = {},
-              .offsets = {},
-              .part_bytes = {},
-              .steps = {step.before, step.reference, step.current},
-              .whole = Words(step.current.size())};
-    const auto total = static_cast<std::int64_t>(step.current.size());
+  for (std::size_t u = 0; u < late.size(); ++u) {
+    Unit unit{
+        .part_words = {},
+        .offsets = {},
+        .part_bytes = {},
+        .steps = {early[u].before, early[u].reference, late[u].before, late[u].reference, late[u].current},
+        .whole = Words(late[u].current.size())};
+    const auto total = static_cast<std::int64_t>(unit.whole.size());
     for (std::int64_t r = 0; r < ranks; ++r) {
       unit.offsets.push_back(total * r / ranks);
       unit.part_words.push_back(total * (r + 1) / ranks - unit.offsets.back());
@@ -91,6 +96,16 @@ double relative_error(std::span<const std::uint16_t> got, std::span<const std::u
   return std::sqrt(error / std::max(norm, 1e-300));
 }
 
+// Of this process, all threads, in user and kernel mode.
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 class Contest {
  public:
   Contest(Communicator& world, std::vector<Unit> units) : world_(world), units_(std::move(units)) {}
@@ -105,16 +120,17 @@ class Contest {
                                                       space));
       }
     }
-    gather(coded, 0);
-    gather(coded, 1);
+    for (std::size_t step = 0; step + 1 < kTracedSteps; ++step) gather(coded, step);
     for (Unit& unit : units_) std::fill(unit.whole.begin(), unit.whole.end(), std::uint16_t{0xffff});
     const std::int64_t coded_before = coded_bytes(coded);
     barrier(world_);
     const NicBytes before = nic_bytes_of_this_host();
+    const double cpu_before = cpu_seconds();
     const auto start = std::chrono::steady_clock::now();
-    gather(coded, 2);
+    gather(coded, kTracedSteps - 1);
     barrier(world_);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    const double cpu = cpu_seconds() - cpu_before;
     const NicBytes after = nic_bytes_of_this_host();
     return {
         {"way", way.name()},
@@ -124,6 +140,7 @@ class Contest {
         {"bits_per_weight", 8.0 * total(coded.empty() ? raw_bytes() : coded_bytes(coded) - coded_before) /
                                 static_cast<double>(words())},
         {"kept_bytes_per_weight", kept(coded)},
+        {"cpu_seconds", total(static_cast<std::int64_t>(cpu * 1e6)) / 1e6},
         {"relative_error", check(way)}};
   }
 
@@ -185,10 +202,10 @@ class Contest {
   double check(const Way& way) const {
     double worst = 0;
     for (const Unit& unit : units_) {
-      if (std::equal(unit.whole.begin(), unit.whole.end(), unit.steps[2].begin())) continue;
+      if (std::equal(unit.whole.begin(), unit.whole.end(), unit.steps.back().begin())) continue;
       if (codec::lossless(way.method))
         throw CorruptData(way.name() + ": a rank got other words than were sent");
-      worst = std::max(worst, relative_error(unit.whole, unit.steps[2]));
+      worst = std::max(worst, relative_error(unit.whole, unit.steps.back()));
     }
     return static_cast<double>(largest(world_, static_cast<std::int64_t>(worst * 1e12))) / 1e12;
   }
@@ -199,10 +216,14 @@ class Contest {
 
 void contest(Transport& transport, const GatherJob& job) {
   Communicator world(transport, discover_topology(transport), kTimeout);
-  const TracedStep traced =
-      read_traced_step(job.trace, read_trace_index(job.trace), job.step, UnitKind::kExpert);
-  Contest contest(world, cut(unit_steps(traced), world.size()));
-  const std::vector<Way> ways = all_ways();
+  const TraceIndex index = read_trace_index(job.trace);
+  const TracedStep early = read_traced_step(job.trace, index, job.step - 2, UnitKind::kExpert);
+  const TracedStep late = read_traced_step(job.trace, index, job.step, UnitKind::kExpert);
+  Contest contest(world, cut(unit_steps(early), unit_steps(late), world.size()));
+  std::vector<Way> ways = all_ways();
+  std::erase_if(ways, [&](const Way& way) {
+    return std::find(job.ways.begin(), job.ways.end(), way.name()) == job.ways.end();
+  });
   for (int round = 0; round < job.rounds; ++round) {
     for (std::size_t turn = 0; turn < ways.size(); ++turn) {
       const nlohmann::json line = contest.round(ways[(static_cast<std::size_t>(round) + turn) % ways.size()]);
@@ -230,13 +251,17 @@ std::vector<std::int64_t> traced_words(const GatherJob& job) {
 }
 
 std::vector<GatherRound> gather_rounds(Cluster& cluster, int ranks_per_host, const GatherJob& job) {
-  const std::vector<std::string> words = {own_path(), "gather_job", job.trace.string(),
-                                          std::to_string(job.step), std::to_string(job.rounds)};
+  const std::vector<std::string> words = {own_path(),
+                                          "gather_job",
+                                          job.trace.string(),
+                                          std::to_string(job.step),
+                                          std::to_string(job.rounds),
+                                          fmt::format("{}", fmt::join(job.ways, ","))};
   const JobOptions options{.ranks_per_host = ranks_per_host, .timeout_s = kJobTimeoutS};
   std::vector<GatherRound> rounds;
   for (const nlohmann::json& line : cluster.run(words, options).lines) {
     rounds.push_back({line.at("way"), line.at("seconds"), line.at("nic_bytes"), line.at("claimed_bytes"),
-                      line.at("bits_per_weight"), line.at("kept_bytes_per_weight"),
+                      line.at("bits_per_weight"), line.at("kept_bytes_per_weight"), line.at("cpu_seconds"),
                       line.at("relative_error")});
   }
   return rounds;

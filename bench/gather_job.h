@@ -1,9 +1,9 @@
 // gather_job.h: every way to gather recorded weights, on a Cluster: `moesaic_bench gather_job` on every rank.
 //
-// The expert units of a weight trace, as three steps of training had them, are cut evenly over the ranks. A
-// round of a way gathers the first two steps, untimed, so that receivers hold what they would hold in
-// training, and then, timed, every unit of the third. The ways take turns in one job. Every rank checks every
-// word it got.
+// The expert units of a weight trace, as five steps of training had them, are cut evenly over the ranks. A
+// round of a way gathers the first four steps, untimed, so that ranks hold what they would hold in training,
+// words and tables, and then, timed, every unit of the fifth. The ways take turns in one job. Every rank
+// checks every word it got.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,15 @@ struct GatherRound {
   std::int64_t claimed_bytes = 0;  // what messages must bring to that host, or take from it, without headers
   double bits_per_weight = 0;      // of coded messages
   double kept_bytes_per_weight = 0;  // per rank, of the whole units
+  double cpu_seconds = 0;            // of all ranks together
   double relative_error = 0;         // of the words; 0 where lossless
 };
 
 struct GatherJob {
   std::filesystem::path trace;
-  std::int64_t step = 0;  // the third
+  std::int64_t step = 0;  // the fifth
   int rounds = 1;
+  std::vector<std::string> ways;  // some of gather_ways()
 };
 
 // Words of each expert unit of the trace, and of all ways the rounds.

@@ -144,6 +144,7 @@ int main(int argc, char** argv) {
   gather_job->add_option("trace", gathers.trace)->required();
   gather_job->add_option("step", gathers.step)->required();
   gather_job->add_option("rounds", gathers.rounds)->required();
+  gather_job->add_option("ways", gathers.ways)->required()->delimiter(',');
   train_to->add_option("config", config)->required();
   train_to->add_option("steps", num_steps)->required();
   train_to->add_option("checkpoints", checkpoints)->required();

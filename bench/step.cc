@@ -10,6 +10,7 @@
 #include <map>
 
 #include "bench/benchmarks.h"
+#include "bench/chosen.h"
 #include "bench/cluster_steps.h"
 #include "bench/layout.h"
 #include "bench/temporary_folder.h"
@@ -24,6 +25,9 @@ namespace {
 // Relative, of other programs and of lossy methods: bf16 keeps 8 bits, and a gate that rounds another way may
 // choose another expert.
 constexpr double kLossTolerance = 1e-2;
+// Of everyone, so that all are timed in the same steps. The first step has no reference, the second no
+// difference before it, and a gate looks at both for a while.
+constexpr int kWarmUpSteps = 4;
 
 struct Variant {
   std::string name;
@@ -31,23 +35,20 @@ struct Variant {
   std::string fsdp2_mode = {};              // else a peer
   bool exact = true;                        // gives the bits of raw
   bool ours() const { return fsdp2_mode.empty(); }
-  // The first step has no reference, the second no difference before it; and a gate looks at both for a
-  // while.
-  int warm_up_steps() const { return !ours() ? 1 : name.starts_with("auto") ? 4 : 2; }
 };
 
 std::vector<Variant> all_variants() {
   std::vector<Variant> variants;
-  for (const std::string method :
-       {"raw", "entropy", "int8", "exponent_reuse", "residual", "momentum", "auto"}) {
+  const std::string plain_gradients = "codec.gradients=\"bf16\"";
+  for (const std::string method : {"raw", "entropy", "int8", "exponent_reuse", "residual", "momentum"}) {
     variants.push_back({.name = method,
-                        .overrides = {fmt::format("codec.method=\"{}\"", method)},
+                        .overrides = {fmt::format("codec.method=\"{}\"", method), plain_gradients},
                         .exact = method != "int8"});
   }
-  variants.push_back({.name = "auto rank",  // else the ranks of a node keep the reference together
-                      .overrides = {"codec.method=\"auto\"", "codec.reference=\"rank\""}});
-  variants.push_back({.name = "auto entropy gradients",
-                      .overrides = {"codec.method=\"auto\"", "codec.gradients=\"entropy\""}});
+  variants.push_back({.name = "auto"});  // as the configuration is when nothing is said
+  variants.push_back({.name = "auto bf16 gradients", .overrides = {plain_gradients}});
+  // Else the ranks of a node keep the reference together.
+  variants.push_back({.name = "auto rank", .overrides = {"codec.reference=\"rank\""}});
   for (std::size_t i = 0, n = variants.size(); i < n; ++i) {
     Variant waiting = variants[i];
     waiting.name += " no overlap";
@@ -83,17 +84,6 @@ Plan plan_of(const std::string& size) {
   return {{"4x2"}, {"100mbit", "1gbit"}, {"512", "2048"}, names, {}, 30, 3, 2};
 }
 
-// `wanted` where something is; each must be one of `known`.
-std::vector<std::string> chosen(const std::string& flag, const std::vector<std::string>& wanted,
-                                const std::vector<std::string>& known) {
-  for (const std::string& one : wanted) {
-    if (std::find(known.begin(), known.end(), one) == known.end()) {
-      throw InvalidArgument(fmt::format("{} '{}': expected some of {}", flag, one, fmt::join(known, ", ")));
-    }
-  }
-  return wanted.empty() ? known : wanted;
-}
-
 // One variant's timed steps of all rounds.
 struct Measured {
   Variant variant;
@@ -109,7 +99,8 @@ std::string difference(const Measured& reference, const Measured& other) {
   const double tolerance = other.variant.exact ? 0 : kLossTolerance;
   for (const ClusterStep& step : other.steps) {
     const auto expected = losses.find(step.step);
-    if (expected == losses.end()) continue;  // it takes another number of steps to warm up
+    if (expected == losses.end())
+      return fmt::format("step {} is not one of {}", step.step, reference.variant.name);
     if (std::abs(step.loss - expected->second) <= tolerance * std::abs(expected->second)) continue;
     return fmt::format("the loss of step {} is {}, {} has {}", step.step, step.loss, reference.variant.name,
                        expected->second);
@@ -171,7 +162,6 @@ void add_rows(Report& report, const std::string& name, std::vector<Measured>& al
 void take_turn(Cluster& cluster, Measured& one, Turn turn, const std::string& python,
                const std::string& where) {
   turn.config_file = one.config_file;
-  turn.warm_up_steps = one.variant.warm_up_steps();
   try {
     const std::vector<ClusterStep> steps = one.variant.ours()
                                                ? our_steps(cluster, turn)
@@ -226,6 +216,7 @@ void run_step(Report& report, const std::string& size, const std::string& python
           .checkpoint = starting_point(config_with("start", {"moe.balance_loss=0.01"}), plan.steps_before,
                                        kept / fmt::format("{} {} {}", size, layout_name, tokens)),
           .ranks_per_host = layout.ranks_per_host,
+          .warm_up_steps = kWarmUpSteps,
           .timed_steps = plan.steps_per_turn};
       for (const std::string& rate : plan.rates) {
         cluster.set_rate(rate);

@@ -36,25 +36,32 @@ std::vector<Stretch> stretches_of(const std::string& size) {
   if (tiny) {
     set(start, {"model.d_model=32", "moe.d_expert=16", "moe.num_experts=8", "train.batch_tokens=128",
                 "train.stop_at=5"});
-    set(fine_tuning, {"train.stop_at=9"});
-    return {{"lr4e-4", 0, {5}, start}, {"lr1e-5", 5, {4}, fine_tuning}};
+    set(fine_tuning, {"train.stop_at=10"});
+    return {{"lr4e-4", 0, {5}, start}, {"lr1e-5", 5, {5}, fine_tuning}};
   }
   set(start, {"parallel.threads_per_rank=2", "train.batch_tokens=8192", "train.stop_at=120"});
   set(fine_tuning, {"train.stop_at=150"});
   return {{"lr4e-4", 0, {5, 30, 120}, start}, {"lr1e-5", 120, {30}, fine_tuning}};
 }
 
+// With those before them, for coders that have settled: what receivers hold, and the tables they keep.
+std::vector<std::int64_t> recorded_of(const Stretch& stretch) {
+  std::vector<std::int64_t> recorded;
+  for (const std::int64_t step : stretch.steps) {
+    for (std::int64_t before = kTracedSteps - 1; before >= 0; --before) {
+      recorded.push_back(stretch.first + step - before);
+    }
+  }
+  return recorded;
+}
+
 Words command_of(const Stretch& stretch, const fs::path& folder) {
   Words words = {(fs::path(own_path()).parent_path() / "moesaic").string(), "train"};
   if (stretch.first == 0) words.insert(words.end(), {"--config", MOESAIC_SOURCE_DIR "/configs/demo.toml"});
   words.insert(words.end(), stretch.arguments.begin(), stretch.arguments.end());
-  std::vector<std::int64_t> recorded;
-  for (const std::int64_t step : stretch.steps) {
-    for (const std::int64_t before : {2, 1, 0}) recorded.push_back(stretch.first + step - before);
-  }
   words.insert(words.end(), {"--run-dir", (folder / "run").string(), "--no-report", "--record-weights",
                              (folder / stretch.name).string(), "--record-steps",
-                             fmt::format("{}", fmt::join(recorded, ","))});
+                             fmt::format("{}", fmt::join(recorded_of(stretch), ","))});
   return words;
 }
 
@@ -62,7 +69,7 @@ Words command_of(const Stretch& stretch, const fs::path& folder) {
 std::string recipe_of(const std::vector<Stretch>& stretches) {
   std::string text;
   for (const Stretch& stretch : stretches) {
-    text += fmt::format("{} {}: {}\n", stretch.name, fmt::join(stretch.steps, ","),
+    text += fmt::format("{} {}: {}\n", stretch.name, fmt::join(recorded_of(stretch), ","),
                         fmt::join(stretch.arguments, " "));
   }
   return text;

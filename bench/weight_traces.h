@@ -11,10 +11,12 @@
 
 namespace moesaic::bench {
 
+constexpr int kTracedSteps = 5;  // in a row
+
 struct RecordedStep {
   std::string name;              // "lr4e-4 step30"
   std::filesystem::path folder;  // of the trace (train/weight_trace.h)
-  std::int64_t step = 0;         // in the trace, with the two before it
+  std::int64_t step = 0;         // in the trace, the last of kTracedSteps
 };
 
 // All of size "standard" or "tiny", in traces/size, recorded there unless they are: minutes of training.

@@ -132,13 +132,13 @@ def test_gather_moves_the_claimed_bytes_by_every_method_beside_gloo_and_open_mpi
 
 def test_a_peer_with_other_losses_has_no_time(tmp_path, cluster):
     peer = tmp_path / "python"  # on rank 0 alone it speaks
-    peer.write_text("#!/bin/sh\n[ $RANK = 0 ] && for step in 4 5; do echo "
+    peer.write_text("#!/bin/sh\n[ $RANK = 0 ] && for step in 7 8; do echo "
                     """'{"step": '$step', "seconds": 1.0, "loss": 3.0, "nic_bytes": 100}'; done; true\n""")
     peer.chmod(0o755)
     ran, rows = run_tiny("step", tmp_path, "--cluster", "--variants", "raw,fsdp2_default", "--layouts", "2x1", "--rounds", "1",
                          "--python", str(peer))
     assert ran.returncode == 1
-    assert "WRONG: the loss of step 5 is 3, raw has 5." in ran.stdout
+    assert "WRONG: the loss of step 7 is 3, raw has 5." in ran.stdout
     assert {(row["case"], row["variant"]) for row in rows} == {("2x1 1gbit 32", "raw"), ("2x1 1gbit 32", "fsdp2_default")}
     assert all(row["verified"] == (row["variant"] == "raw") for row in rows)
 
@@ -183,7 +183,7 @@ def test_codec_records_once_and_measures_every_method_and_the_peer(tmp_path):
     ran, rows = run_tiny("codec", tmp_path, *arguments)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "recorded in" in ran.stdout and sorted(os.listdir(tmp_path / "traces")) == ["tiny"]
-    assert {row["case"] for row in rows} == {"lr4e-4 step5", "lr1e-5 step4"}
+    assert {row["case"] for row in rows} == {"lr4e-4 step5", "lr1e-5 step5"}
     for case in {row["case"] for row in rows}:
         figures = {(row["variant"], row["metric"]): row["value"] for row in rows if row["case"] == case}
         for variant in METHODS | {"zipnn", "zipnn_delta"}:
