@@ -6,42 +6,20 @@ Reads the "gathers" of metrics.jsonl: units that can travel coded, step by step.
 import numpy as np
 
 from moesaic import report_data as data
-from moesaic.report_figures import (BLUE, GREEN, GREY, KIND_LABELS, LAYERS, ORANGE, PURPLE, RED, TEAL, figure, rounded,
-                                    stacked)
+from moesaic import report_reduces
+from moesaic.report_figures import BLUE, GREEN, GREY, KIND_LABELS, ORANGE, PURPLE, RED, TEAL, figure, rounded, stacked
+from moesaic.report_units import UnitSteps, hidden_and_exposed, unit_lines
 
 NUMBERS = ["words", "runs", "unsent", "raw_bytes", "message_bytes", "bits_per_weight", "seconds", "exposed_seconds",
            "encode_seconds", "decode_seconds", "reference_bytes", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds"]
 METHODS = {"raw": GREY, "entropy": ORANGE, "int8": RED, "exponent_reuse": TEAL, "residual": BLUE, "momentum": GREEN}
-MOST_LINES = 12  # that can be told apart
 
 NONE = "No gather has been recorded that could travel coded: weights in bf16, of units that several ranks own."
 
 
-class Gathers:
-    """Arrays [steps, units], NaN where a line has nothing of a unit. Units are those of the last line."""
-
+class Gathers(UnitSteps):
     def __init__(self, lines):
-        self.steps = np.array([line["step"] for line in lines])
-        self.units = [entry["unit"] for entry in lines[-1]["gathers"]]
-        at = {unit: i for i, unit in enumerate(self.units)}
-        shape = (len(lines), len(self.units))
-        self.numbers = {name: np.full(shape, np.nan) for name in NUMBERS}
-        self.method = np.full(shape, "", dtype=object)
-        self.probe = np.zeros(shape, dtype=bool)
-        self.decided = np.zeros(shape, dtype=bool)
-        for row, line in enumerate(lines):
-            for entry in line["gathers"]:
-                column = at.get(entry["unit"])
-                if column is None:
-                    continue
-                for name in NUMBERS:
-                    self.numbers[name][row, column] = data.number(entry.get(name))
-                self.method[row, column] = entry["method"]
-                self.probe[row, column] = bool(entry.get("probe"))
-                self.decided[row, column] = "predicted_raw_seconds" in entry
-
-    def __getitem__(self, name):
-        return self.numbers[name]
+        super().__init__(lines, "gathers", NUMBERS, "method", "predicted_raw_seconds")
 
     @property
     def sent_bytes(self):
@@ -65,6 +43,9 @@ def saved_bytes(run):
     gathers = of(run)
     if gathers is not None:
         raw["gather"] += float(np.nansum(gathers["raw_bytes"] - gathers.sent_bytes))
+    reduces = report_reduces.of(run)
+    if reduces is not None:
+        raw["reduce"] += report_reduces.saved_bytes(reduces)
     return raw, sent
 
 
@@ -92,31 +73,7 @@ def bits_over_steps(run):
     bits = np.where(gathers["keys"] > 0, np.nan, gathers["bits_per_weight"])
     if np.isnan(bits).all():
         return "No unit has sent differences yet: all gathers were raw (16 bits a weight) or in full."
-    if len(gathers.units) > MOST_LINES:
-        return bits_by_colour(gathers, bits)
-    fig = figure("step", "bits per weight", height=380)
-    for i, unit in enumerate(gathers.units):
-        seen = np.isfinite(bits[:, i])
-        if not seen.any():
-            continue
-        # Gaps stay gaps; what stands alone between two of them is no line.
-        x, y = data.thin(gathers.steps, bits[:, i], 300)
-        fig.add_scatter(x=x, y=rounded(y, 4), name=unit, mode="lines" if seen.sum() > 0.9 * len(seen) else "lines+markers",
-                        line=dict(color=LAYERS[i % len(LAYERS)], width=1.8, dash="solid" if i < len(LAYERS) else "dash"),
-                        marker=dict(size=4))
-    fig.update_yaxes(rangemode="tozero")
-    return fig
-
-
-def bits_by_colour(gathers, bits):
-    x, rows = data.bucket_means(gathers.steps, list(bits.T))
-    fig = figure("step", "", height=min(900, 130 + 18 * len(gathers.units)), hovermode="closest")
-    fig.add_heatmap(z=rounded(np.array(rows), 3), x=x, y=gathers.units, zmin=0, zmax=max(4.0, float(np.nanmax(rows))),
-                    colorscale=[[0, "#eceae4"], [0.5, "#e0a868"], [1, "#b5382c"]],
-                    hovertemplate="step %{x}, %{y}: %{z} bits per weight<extra></extra>",
-                    colorbar=dict(title=dict(text="bits per<br>weight", side="top"), thickness=14))
-    fig.update_yaxes(autorange="reversed")
-    return fig
+    return unit_lines(gathers, bits, "bits per weight")
 
 
 def methods_over_steps(run):
@@ -135,17 +92,8 @@ def methods_over_steps(run):
 
 
 def time_over_steps(run):
-    """Of all units' gathers: what compute did not have to wait for, and what it did."""
     gathers = of(run)
-    if gathers is None:
-        return NONE
-    whole = np.nansum(gathers["seconds"], axis=1) * 1e3
-    exposed = np.minimum(np.nansum(gathers["exposed_seconds"], axis=1) * 1e3, whole)
-    x, (hidden, waited) = data.bucket_means(gathers.steps, [whole - exposed, exposed])
-    fig = figure("step", "ms per step, slowest ranks", barmode="stack")
-    stacked(fig, x, hidden, "hidden behind compute", GREEN)
-    stacked(fig, x, waited, "exposed (compute waits)", RED)
-    return fig
+    return NONE if gathers is None else hidden_and_exposed(gathers)
 
 
 def prediction(run):
@@ -178,28 +126,15 @@ def decisions(run):
     gathers = of(run)
     if gathers is None:
         return []
-    recent = slice(-max(3, min(200, len(gathers.steps) // 5)), None)
     rows = []
     for i, unit in enumerate(gathers.units):
-        methods = gathers.method[:, i]
-        settled = methods[~gathers.probe[:, i] & (methods != "")]
-        counts = {method: int((methods == method).sum()) for method in METHODS}
-        shares = ", ".join(f"{method} {100 * count / max(1, sum(counts.values())):.0f}\N{NO-BREAK SPACE}%"
-                           for method, count in sorted(counts.items(), key=lambda item: -item[1]) if count)
-        decided = gathers.decided[:, i].any()
-
-        def late_ms(name):
-            value = data.mean(gathers[name][recent, i]) * 1e3
-            return f"{value:.3g} ms" if np.isfinite(value) else "–"
-
         bits = gathers["bits_per_weight"][:, i]
         bits = bits[np.isfinite(bits)]
         kept = gathers["reference_bytes"][:, i] / gathers["words"][:, i]
         kept = kept[np.isfinite(kept)]
-        rows.append((unit, f"{int(gathers['words'][-1, i]):,}", settled[-1] if len(settled) else "–", shares,
-                     int((settled[1:] != settled[:-1]).sum()) if decided else "fixed",
-                     int(gathers.probe[:, i].sum()) if decided else "–", late_ms("predicted_raw_seconds"),
-                     late_ms("predicted_coded_seconds"), late_ms("seconds"), f"{bits[-1]:.2f}" if len(bits) else "–",
+        rows.append((unit, f"{int(gathers['words'][-1, i]):,}", *gathers.choices(i, METHODS),
+                     gathers.late_ms("predicted_raw_seconds", i), gathers.late_ms("predicted_coded_seconds", i),
+                     gathers.late_ms("seconds", i), f"{bits[-1]:.2f}" if len(bits) else "–",
                      f"{kept[-1]:.2f}\N{NO-BREAK SPACE}B/weight" if len(kept) else "–"))
     return rows
 

@@ -11,6 +11,7 @@ from plotly.offline import get_plotlyjs
 from moesaic import report_data as data
 from moesaic import report_figures as figures
 from moesaic import report_gathers as gathers
+from moesaic import report_reduces as reduces
 from moesaic import report_summary as summary
 
 HERE = Path(__file__).parent
@@ -125,13 +126,25 @@ def weights(page, run):
                    page.plot("ratio", "How well times were predicted", ratio) if ratio is not None else ""),
               "<h3>Decisions</h3><p>Times are of a late step, all its gathers of a unit together. Kept: references, on the "
               "rank that keeps most of them.</p>",
-              decision_table(gathers.decisions(run))]
+              decision_table(gathers.DECISIONS, gathers.decisions(run))]
     page.section("weights", "Gathered weights", f"<p>{escape(gathers.in_words(run))}</p>", *blocks)
 
 
-def decision_table(rows):
+def gradients(page, run):
+    if reduces.of(run) is None:
+        return
+    page.section("gradients", "Gradients between nodes", f"<p>{escape(reduces.in_words(run))}</p>",
+                 grid(page.plot("gradient_bits", "Bits per gradient of each unit", reduces.bits_over_steps(run),
+                                "Experts without tokens on a node send nothing, by any wire."),
+                      page.plot("reducing", "Reduces: hidden and exposed", reduces.time_over_steps(run),
+                                "Sums over units; of each, the slowest rank and the one that waited longest.")),
+                 "<h3>Decisions</h3><p>Times are of a late step, all its reduces of a unit together.</p>",
+                 decision_table(reduces.DECISIONS, reduces.decisions(run)))
+
+
+def decision_table(columns, rows):
     rest = f"<p>… and {len(rows) - 200} more.</p>" if len(rows) > 200 else ""
-    return table(gathers.DECISIONS, rows[:200]) + rest
+    return table(columns, rows[:200]) + rest
 
 
 def routing(page, run):
@@ -224,6 +237,7 @@ def render(run):
     speed(page, run)
     traffic(page, run)
     weights(page, run)
+    gradients(page, run)
     routing(page, run)
     checkpoints(page, run)
     setup(page, run)

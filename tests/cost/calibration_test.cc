@@ -46,7 +46,7 @@ TEST(CalibrationJson, EveryFieldMustBeThere) {
     }
   };
   check(Json::json_pointer());
-  EXPECT_EQ(fields, 10 + 2 + 2 + 2 + 5 * (1 + 3 + 4));
+  EXPECT_EQ(fields, 10 + 2 + 2 + 2 + 6 * (1 + 3 + 4));
 }
 
 TEST(CalibrationJson, ForeignFieldsAreNamed) {
@@ -68,6 +68,7 @@ TEST(CalibrationJson, ValuesOutOfRangeAreNamed) {
       {"/copy/alone_bytes_per_s", 0, "copy.alone_bytes_per_s is 0, expected a finite number above 0"},
       {"/codec/entropy/decode/together_bytes_per_s", -5, "codec.entropy.decode.together_bytes_per_s is -5"},
       {"/codec/int8/bits_per_word", nullptr, "codec.int8.bits_per_word is null, expected a number"},
+      {"/gradients/encode/alone_bytes_per_s", 0, "gradients.encode.alone_bytes_per_s is 0"},
       {"/codec/residual", 3, "codec.residual is number, expected an object"},
       {"/cores", 0, "cores is 0, expected at least 1"},
       {"/cores", 1e40, "cores is number, expected an integer"},
@@ -76,7 +77,7 @@ TEST(CalibrationJson, ValuesOutOfRangeAreNamed) {
       {"/node_of_rank", Json::array({0, 2}), "node"},
       {"/node_of_rank", Json::array({0, "h1"}), "an element of node_of_rank is string"},
       {"/between_measured", 1, "between_measured is number, expected true or false"},
-      {"/version", 2, "version is 2, expected 1; calibrate again"},
+      {"/version", 1, "version is 1, expected 2; calibrate again"},
       {"/format", "song", "format is 'song', expected 'moesaic calibration'"},
   };
   for (const auto& wrong : cases) {

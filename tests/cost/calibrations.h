@@ -23,6 +23,7 @@ inline Calibration round_calibration(const Topology& topology, double between_by
   for (const codec::Method method : codec::kMethods) {
     calibration.rates_of(method) = {{1e9, 0.5e9}, {2e9, 1e9}, kBits[static_cast<int>(method)]};
   }
+  calibration.gradients = {{1e9, 0.5e9}, {2e9, 1e9}, 10};
   return calibration;
 }
 

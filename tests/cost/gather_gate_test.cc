@@ -107,7 +107,7 @@ TEST(GatherGate, LearnsTheBitsAndTheTimesItMeasures) {
 // What it expects of momentum after steps whose gathers took so many times the prediction.
 double factor_after(const std::vector<double>& measured_over_predicted) {
   GatherGateOptions options;
-  options.fixed = Method::kMomentum;
+  options.gate.gain = 1e12;  // it stays with momentum
   GatherGate gate = gate_on(12.5e6, kWords, options);
   const double unit = predicted(12.5e6, Method::kMomentum);
   std::int64_t step = 0;
@@ -147,7 +147,7 @@ TEST(GatherGate, TheFirstStepsAreNotBelieved) {
 
 GatherGateOptions probing_at_any_cost() {
   GatherGateOptions options;
-  options.probe_cost = 1;
+  options.gate.probe_cost = 1;
   return options;
 }
 
@@ -213,7 +213,7 @@ TEST(GatherGate, OneOutlierDoesNotChangeItsMind) {
 
 TEST(GatherGate, LooksAtRawEveryFiftyStepsAndReturns) {
   GatherGateOptions options;
-  options.probe_cost = 1;  // whatever it costs
+  options.gate.probe_cost = 1;  // whatever it costs
   GatherGate gate = gate_on(12.5e6, kWords, options);
   const auto taken = run(gate, 0, 120, predicted(12.5e6, Method::kRaw), predicted(12.5e6, Method::kMomentum));
   auto expected = repeated(120, Method::kMomentum);
@@ -223,7 +223,7 @@ TEST(GatherGate, LooksAtRawEveryFiftyStepsAndReturns) {
 
 TEST(GatherGate, LooksAtCodedLongEnoughToSeeItAtItsBest) {
   GatherGateOptions options;
-  options.probe_cost = 1;
+  options.gate.probe_cost = 1;
   GatherGate gate = gate_on(12.5e9, kWords, options);
   const double raw_s = predicted(12.5e9, Method::kRaw), coded_s = predicted(12.5e9, Method::kMomentum);
   const auto taken = run(gate, 0, 110, raw_s, coded_s);
@@ -235,7 +235,7 @@ TEST(GatherGate, LooksAtCodedLongEnoughToSeeItAtItsBest) {
 
 TEST(GatherGate, AProbeThatFindsABetterWayStaysThere) {
   GatherGateOptions options;
-  options.probe_cost = 1;
+  options.gate.probe_cost = 1;
   GatherGate gate = gate_on(12.5e9, kWords, options);
   const double raw_s = predicted(12.5e9, Method::kRaw);
   const auto taken = run(gate, 0, 80, raw_s, raw_s / 3);  // the coder is faster than it was thought
@@ -259,15 +259,6 @@ TEST(GatherGate, ProbesCostAHundredthOfTheTimeAtMost) {
     }
     EXPECT_LE(spent, 1.01 * kSteps * std::min(raw_s, coded_s)) << bytes_per_s;
     EXPECT_GE(probes, 1) << bytes_per_s;
-  }
-}
-
-TEST(GatherGate, AFixedMethodIsAlwaysTaken) {
-  for (const Method method : codec::kMethods) {
-    GatherGateOptions options;
-    options.fixed = method;
-    GatherGate gate = gate_on(12.5e6, kWords, options);
-    EXPECT_EQ(run(gate, 0, 120, 1.0, 50.0), repeated(120, method));
   }
 }
 
@@ -316,11 +307,11 @@ TEST(GatherGate, RejectsOptionsThatCannotBe) {
   };
   EXPECT_SAYS(made([](GatherGateOptions& o) { o.coded = Method::kInt8; }), "int8 is no choice");
   EXPECT_SAYS(made([](GatherGateOptions& o) { o.coded = Method::kRaw; }), "raw is no choice");
-  EXPECT_SAYS(made([](GatherGateOptions& o) { o.gain = -0.1; }), "gain is -0.1");
-  EXPECT_SAYS(made([](GatherGateOptions& o) { o.confirmations = 0; }), "confirmations is 0");
-  EXPECT_SAYS(made([](GatherGateOptions& o) { o.probe_every = 0; }), "probe_every is 0");
-  EXPECT_SAYS(made([](GatherGateOptions& o) { o.probe_cost = 0; }), "probe_cost is 0");
-  EXPECT_SAYS(made([](GatherGateOptions& o) { o.smoothing = 2; }), "smoothing is 2");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.gate.gain = -0.1; }), "gain is -0.1");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.gate.confirmations = 0; }), "confirmations is 0");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.gate.probe_every = 0; }), "probe_every is 0");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.gate.probe_cost = 0; }), "probe_cost is 0");
+  EXPECT_SAYS(made([](GatherGateOptions& o) { o.gate.smoothing = 2; }), "smoothing is 2");
   Calibration broken = round_calibration(kTopology);
   broken.copy.alone_bytes_per_s = -1;
   EXPECT_SAYS(thrown_by([&] { GatherGate("u", broken, shape_of(1)); }), "copy.alone_bytes_per_s is -1");

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/codec/gradient.h"
 #include "moesaic/codec/message.h"
 #include "moesaic/cost/training_weights.h"
 #include "tests/codec/steps.h"
@@ -84,6 +85,15 @@ TEST(TrainingWeights, TakeTheBitsOfARecordedTrace) {
     }
     EXPECT_NEAR(sent, bits, 0.06 * bits) << codec::name_of(method);
   }
+}
+
+TEST(TrainingGradient, TakesTheBitsOfARecordedOne) {
+  const std::vector<std::uint16_t> words = training_gradient(256, 512, 3);
+  const codec::GradientPiece piece{.words = words.size(), .rows = 256, .cols = 512, .offset = 0};
+  std::vector<std::byte> out(codec::gradient_bound(std::span(&piece, 1), {}));
+  const std::size_t bytes =
+      codec::encode_gradient(codec::GradientWire::kEntropy, words, std::span(&piece, 1), {}, out);
+  EXPECT_NEAR(8.0 * static_cast<double>(bytes) / static_cast<double>(words.size()), 10.4, 0.3);
 }
 
 }  // namespace

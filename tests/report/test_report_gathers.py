@@ -9,7 +9,7 @@ import pytest
 for folder in ("python", "tests/launch"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / folder))
 from browser import open_page  # noqa: E402
-from moesaic import report, report_gathers  # noqa: E402
+from moesaic import report, report_gathers, report_units  # noqa: E402
 from moesaic import report_data as data  # noqa: E402
 from program import metrics, train, write_config  # noqa: E402
 
@@ -68,7 +68,7 @@ def test_bits_leave_out_raw_steps_and_messages_in_full():
 
 
 def test_many_units_become_rows_of_colour():
-    units = [gather(f"layers.{i}") for i in range(report_gathers.MOST_LINES + 1)]
+    units = [gather(f"layers.{i}") for i in range(report_units.MOST_LINES + 1)]
     (trace,) = report_gathers.bits_over_steps(run_of(line(1, *units), line(2, *units))).data
     assert trace.type == "heatmap" and len(trace.z) == len(units) and list(trace.y) == [unit["unit"] for unit in units]
 
@@ -105,7 +105,7 @@ def test_units_of_an_earlier_layout_are_left_out():
     assert gathers.method[0, 0] == ""
 
 
-@pytest.mark.parametrize("units", [2, report_gathers.MOST_LINES + 1])
+@pytest.mark.parametrize("units", [2, report_units.MOST_LINES + 1])
 def test_a_page_shows_them_all(tmp_path, units):
     decided = {"predicted_raw_seconds": 0.05, "predicted_coded_seconds": 0.02}
     lines = []

@@ -17,6 +17,7 @@ Config bf16_run(const TempFolder& folder) {
   config.parallel.ranks = 4;
   config.comm.ranks_per_node = 2;
   config.codec.method = Method::kRaw;
+  config.codec.gradients = codec::GradientWire::kBf16;
   return config;
 }
 
@@ -95,6 +96,7 @@ TEST(CodedTraining, ACalibrationThatCannotBeReadOrIsOfOtherRanksEndsTheRunOnAllR
   for (const Method method : codec::kMethods) {
     calibration.rates_of(method) = {{1e9, 1e9}, {1e9, 1e9}, 8};
   }
+  calibration.gradients = {{1e9, 1e9}, {1e9, 1e9}, 10};
   calibration.copy = {1e10, 1e10};
   const auto file = folder.path() / "two.json";
   std::ofstream(file) << to_json(calibration);
@@ -155,6 +157,49 @@ TEST(CodedTraining, GradientsWithCodedExponentsAddUpToTheSameBits) {
   const Outcome coded = train(config, 8);
   expect_same_bits(plain, coded);
   EXPECT_LT(coded.steps.back().reduce.inter_node, plain.steps.back().reduce.inter_node);
+}
+
+TEST(CodedTraining, GradientWiresThatChangeAtRandomChangeNoBit) {
+  const TempFolder folder;
+  const Config config = bf16_run(folder);
+  const Outcome plain = train(config, 12);
+  TensorCollection parameters;
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      auto& units = trainer.model().units();
+      for (std::size_t u = 0; u < units.size(); ++u) {
+        units[u]->set_gradient_wire(random_bits(12, step * 100 + u) % 2 == 0 ? codec::GradientWire::kBf16
+                                                                             : codec::GradientWire::kEntropy);
+      }
+      EXPECT_EQ(trainer.step().loss, plain.steps[step].loss) << "step " << step + 1;
+    }
+    parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
+  });
+  EXPECT_EQ(parameters.tensors(), plain.parameters);
+}
+
+TEST(CodedTraining, AutoChoosesHowEachUnitsGradientsTravelAndSaysWhatItWeighed) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  const Outcome plain = train(config, 8);
+  config.codec.gradients = std::nullopt;
+  const Outcome chosen = train(config, 8);
+  expect_same_bits(plain, chosen);
+  ASSERT_EQ(chosen.steps.back().reduces.size(), plain.steps.back().reduces.size());
+  for (std::size_t u = 0; u < chosen.steps.back().reduces.size(); ++u) {
+    const UnitReduces& reduces = chosen.steps.back().reduces[u];
+    SCOPED_TRACE(reduces.unit);
+    ASSERT_TRUE(reduces.decision);
+    EXPECT_GT(reduces.decision->predicted_bf16_s, 0);
+    EXPECT_GT(reduces.decision->predicted_entropy_s, 0);
+    EXPECT_EQ(reduces.decision->chosen, reduces.wire);
+    EXPECT_EQ(reduces.decision->measured_s, reduces.counts.seconds);
+    EXPECT_EQ(reduces.counts.runs, 1);
+    // Fixed wires are counted, too, and have nothing to decide.
+    EXPECT_EQ(reduces.counts.words, plain.steps.back().reduces[u].counts.words);
+    EXPECT_FALSE(plain.steps.back().reduces[u].decision);
+  }
 }
 
 TEST(CodedTraining, Int8GradientsLearnAndAreAnotherRun) {

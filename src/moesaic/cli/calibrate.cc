@@ -103,6 +103,8 @@ std::string describe(const Calibration& calibration) {
     const CodecRates& rates = calibration.rates_of(method);
     text += rate_line(codec::name_of(method), rates.encode, &rates.decode, rates.bits_per_word);
   }
+  text += rate_line("their gradients", calibration.gradients.encode, &calibration.gradients.decode,
+                    calibration.gradients.bits_per_word);
   text += rate_line("memcpy", calibration.copy, nullptr, 0);
   if (topology.world_size() > 1) text += choices(calibration);
   return text;

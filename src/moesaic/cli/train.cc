@@ -86,28 +86,44 @@ void print_losses(std::int64_t step, const std::vector<HeldOutLoss>& losses) {
   }
 }
 
-// How each unit's gathers travel, said when it changes. Probes, which last a step or three, are left to the
-// log.
+// How each unit's weights and gradients travel, said when it changes. Probes, which last a step or three, are
+// left to the log.
 class ChoiceNotes {
  public:
   void show(const StepReport& report) {
     for (const UnitGathers& gathers : report.gathers) {
       if (!gathers.decision || gathers.decision->probe) continue;
-      const auto [known, is_new] = known_.try_emplace(gathers.unit, gathers.method);
-      if (!is_new && std::exchange(known->second, gathers.method) == gathers.method) continue;
-      fmt::print("{}step {}: {} travels {}: {:.3g} ms predicted, {} {:.3g} ms\n", is_new ? "" : "\n",
-                 report.step, gathers.unit, codec::name_of(gathers.method), 1e3 * predicted(gathers, true),
-                 gathers.method == codec::Method::kRaw ? codec::name_of(gathers.decision->coded) : "raw",
-                 1e3 * predicted(gathers, false));
+      const auto coded = codec::name_of(gathers.decision->coded);
+      const bool raw = gathers.method == codec::Method::kRaw;
+      show(report.step, gathers.unit, {codec::name_of(gathers.method), raw ? coded : "raw"},
+           {gathers.decision->predicted_raw_s, gathers.decision->predicted_coded_s}, raw);
+    }
+    for (const UnitReduces& reduces : report.reduces) {
+      if (!reduces.decision || reduces.decision->probe) continue;
+      const auto bf16 = codec::name_of(codec::GradientWire::kBf16);
+      const auto entropy = codec::name_of(codec::GradientWire::kEntropy);
+      const bool plain = reduces.wire == codec::GradientWire::kBf16;
+      show(report.step, "gradients of " + reduces.unit, {plain ? bf16 : entropy, plain ? entropy : bf16},
+           {reduces.decision->predicted_bf16_s, reduces.decision->predicted_entropy_s}, plain);
     }
   }
 
  private:
-  static double predicted(const UnitGathers& gathers, bool chosen) {
-    const bool raw = (gathers.method == codec::Method::kRaw) == chosen;
-    return raw ? gathers.decision->predicted_raw_s : gathers.decision->predicted_coded_s;
+  struct Names {
+    std::string_view chosen, other;
+  };
+  struct Predicted {
+    double plain_s, coded_s;
+  };
+  void show(std::int64_t step, const std::string& what, Names names, Predicted predicted, bool plain) {
+    const auto [known, is_new] = known_.try_emplace(what, names.chosen);
+    if (!is_new && std::exchange(known->second, names.chosen) == names.chosen) return;
+    fmt::print("{}step {}: {} travel{} {}: {:.3g} ms predicted, {} {:.3g} ms\n", is_new ? "" : "\n", step,
+               what, what.starts_with("gradients") ? "" : "s", names.chosen,
+               1e3 * (plain ? predicted.plain_s : predicted.coded_s), names.other,
+               1e3 * (plain ? predicted.coded_s : predicted.plain_s));
   }
-  std::map<std::string, codec::Method> known_;
+  std::map<std::string, std::string> known_;  // what was chosen last, by what travels
 };
 
 // The run directory rank 0 would use, on every rank: a default one carries the time.

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "moesaic calibration";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 void require_time(double value, std::string_view field) {
   require(std::isfinite(value) && value >= 0, "calibration: {} is {}, expected a finite time of at least 0 s",
@@ -37,12 +37,24 @@ void require_valid(const Rate& rate, std::string_view name) {
   require_rate(rate.together_bytes_per_s, fmt::format("{}.together_bytes_per_s", name));
 }
 
+void require_valid(const CodecRates& rates, const std::string& name) {
+  require_valid(rates.encode, name + ".encode");
+  require_valid(rates.decode, name + ".decode");
+  require_rate(rates.bits_per_word, name + ".bits_per_word");
+}
+
 Json to_json(const Link& link) {
   return {{"seconds_per_message", link.seconds_per_message}, {"seconds_per_byte", link.seconds_per_byte}};
 }
 
 Json to_json(const Rate& rate) {
   return {{"alone_bytes_per_s", rate.alone_bytes_per_s}, {"together_bytes_per_s", rate.together_bytes_per_s}};
+}
+
+Json to_json(const CodecRates& rates) {
+  return {{"encode", to_json(rates.encode)},
+          {"decode", to_json(rates.decode)},
+          {"bits_per_word", rates.bits_per_word}};
 }
 
 // One object of the text: every field is asked for once, and what nobody asked for is an error.
@@ -96,6 +108,14 @@ class Fields {
     fields.require_no_others();
     return rate;
   }
+  CodecRates codec_rates(const std::string& key) {
+    Fields fields = object(key);
+    const CodecRates rates{.encode = fields.rate("encode"),
+                           .decode = fields.rate("decode"),
+                           .bits_per_word = fields.number("bits_per_word")};
+    fields.require_no_others();
+    return rates;
+  }
   void require_no_others() const {
     for (const auto& [key, value] : value_.items()) {
       if (!seen_.contains(key)) fail("{} is no field of a calibration", name(key));
@@ -127,22 +147,16 @@ void require_valid(const Calibration& calibration) {
   require_valid(calibration.copy, "copy");
   for (const codec::Method method : codec::kMethods) {
     if (method == codec::Method::kRaw) continue;
-    const CodecRates& rates = calibration.rates_of(method);
-    const std::string name = fmt::format("codec.{}", codec::name_of(method));
-    require_valid(rates.encode, name + ".encode");
-    require_valid(rates.decode, name + ".decode");
-    require_rate(rates.bits_per_word, name + ".bits_per_word");
+    require_valid(calibration.rates_of(method), fmt::format("codec.{}", codec::name_of(method)));
   }
+  require_valid(calibration.gradients, "gradients");
 }
 
 std::string to_json(const Calibration& calibration) {
   Json methods = Json::object();
   for (const codec::Method method : codec::kMethods) {
     if (method == codec::Method::kRaw) continue;
-    const CodecRates& rates = calibration.rates_of(method);
-    methods[std::string(codec::name_of(method))] = {{"encode", to_json(rates.encode)},
-                                                    {"decode", to_json(rates.decode)},
-                                                    {"bits_per_word", rates.bits_per_word}};
+    methods[std::string(codec::name_of(method))] = to_json(calibration.rates_of(method));
   }
   const Json all = {{"format", kFormat},
                     {"version", kVersion},
@@ -153,7 +167,8 @@ std::string to_json(const Calibration& calibration) {
                     {"inside", to_json(calibration.inside)},
                     {"between", to_json(calibration.between)},
                     {"copy", to_json(calibration.copy)},
-                    {"codec", methods}};
+                    {"codec", methods},
+                    {"gradients", to_json(calibration.gradients)}};
   return all.dump(1) + "\n";
 }
 
@@ -180,14 +195,10 @@ Calibration calibration_from_json(std::string_view text, std::string_view source
   Fields methods = all.object("codec");
   for (const codec::Method method : codec::kMethods) {
     if (method == codec::Method::kRaw) continue;
-    Fields fields = methods.object(std::string(codec::name_of(method)));
-    CodecRates& rates = result.rates_of(method);
-    rates.encode = fields.rate("encode");
-    rates.decode = fields.rate("decode");
-    rates.bits_per_word = fields.number("bits_per_word");
-    fields.require_no_others();
+    result.rates_of(method) = methods.codec_rates(std::string(codec::name_of(method)));
   }
   methods.require_no_others();
+  result.gradients = all.codec_rates("gradients");
   all.require_no_others();
   try {
     require_valid(result);

@@ -3,10 +3,10 @@
 // Local; plain data. Measured by calibrate() (measure.h), kept as JSON, equal on all ranks of a job, so that
 // decisions made from it are equal, too. Times are of wall clocks, in seconds.
 //
-// JSON: {"format": "moesaic calibration", "version": 1, "machine", "cores", "node_of_rank",
+// JSON: {"format": "moesaic calibration", "version": 2, "machine", "cores", "node_of_rank",
 // "between_measured", "inside": {"seconds_per_message", "seconds_per_byte"}, "between": {…}, "copy":
 // {"alone_bytes_per_s", "together_bytes_per_s"}, "codec": {"entropy": {"encode": {…}, "decode": {…},
-// "bits_per_word"}, …}}, with every method but raw.
+// "bits_per_word"}, …}, "gradients": {as one of them}}, with every method but raw.
 #pragma once
 
 #include <array>
@@ -54,6 +54,8 @@ struct Calibration {
       between;  // bytes: those that a node's card sends (or receives), all ranks of all nodes sending at once
   Rate copy;    // memcpy
   std::array<CodecRates, std::size(codec::kMethods)> codec{};  // by Method; raw's entry is not used
+
+  CodecRates gradients;  // of the entropy wire (codec/gradient.h), which keeps nothing
 
   const CodecRates& rates_of(codec::Method method) const { return codec[static_cast<std::size_t>(method)]; }
   CodecRates& rates_of(codec::Method method) { return codec[static_cast<std::size_t>(method)]; }

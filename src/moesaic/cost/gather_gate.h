@@ -1,23 +1,10 @@
 // gather_gate.h: whether the gather of one unit is worth coding, step by step.
 //
-// Local, sends nothing. All ranks make the same decisions as long as they observe the same: calibration,
-// shape, options and the arguments of every call must be equal on all ranks (gathered facts). One gate for
-// each unit and rank. choose() before a step's gathers, observe() after them; a step may be left unobserved.
-//
-// Prices are predict()'s (gather_price.h), with the bits a word last seen, plus what each of the two ways,
-// raw and coded, was measured to take beyond that: a moving average (the plain mean of the first few). Most
-// of that is waiting for ranks that come late, which either way would have to do: what the way that is taken
-// takes more or less than before is taken to be so for the other one, too, until that is measured. The first
-// steps, which set up connections and memory, are not believed, and no single step is believed to be more
-// than three times as slow or as fast as expected.
-//
-// A way is left for the other when it promises to be more than `gain` faster in `confirmations` decisions one
-// after another. What nobody takes, nobody measures: so every `probe_every` steps the other way is taken for
-// a moment; later than that where such a look would cost more than `probe_cost` of the time between two of
-// them (2% slower than the better way is too slow, and the worse way may be five times as slow).
+// Local, sends nothing; decisions are equal on all ranks under the conditions of two_way_gate.h, with equal
+// calibrations and shapes. One gate for each unit and rank. Prices are predict()'s (gather_price.h), with the
+// bits a word last seen.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,17 +12,13 @@
 #include "moesaic/codec/method.h"
 #include "moesaic/cost/calibration.h"
 #include "moesaic/cost/gather_price.h"
+#include "moesaic/cost/two_way_gate.h"
 
 namespace moesaic {
 
 struct GatherGateOptions {
-  std::optional<codec::Method> fixed;              // always this one; nothing is decided or probed
   codec::Method coded = codec::Method::kMomentum;  // what is weighed against raw; lossless
-  double gain = 0.05;
-  int confirmations = 2;
-  int probe_every = 50;
-  double probe_cost = 0.01;
-  double smoothing = 0.2;  // weight of the newest value in a moving average
+  TwoWayOptions gate = {};                         // but for coded_warm_up, which is the codec's
 };
 
 // One decision and the facts behind it, for a log. Seconds are of a whole step.
@@ -70,30 +53,15 @@ class GatherGate {
   const GatherDecision& decision() const { return decision_; }
 
  private:
-  enum Way { kRaw, kCoded, kWays };
-  struct Average {
-    double value = 0;
-    int count = 0;  // of what it is the mean of, up to where the newest weighs `smoothing`
-  };
-  void update(Average& average, double value) const;
-  double price(codec::Method method) const;
-  bool probe_is_due(std::int64_t step, const std::array<double, kWays>& price) const;
+  double predicted(codec::Method method, double bits) const;
 
   Calibration calibration_;
   GatherShape shape_;
-  GatherGateOptions options_;
+  TwoWayGate gate_;
+  double smoothing_;
   std::int64_t words_ = 0;
-  std::array<Average, std::size(codec::kMethods)> bits_{};  // by Method
-  std::array<Average, kWays> excess_{};                     // seconds measured beyond predicted
-
+  MovingAverage bits_;  // of the coded method
   GatherDecision decision_;
-  int steps_ = 0;
-  int settled_ = 0;         // believed measurements of `way_` since it was taken up
-  Way way_ = kRaw;          // taken but for probes
-  int confirmed_ = 0;       // decisions in which the other way promised more
-  int probing_ = 0;         // steps of the probe that are left
-  int coded_in_a_row_ = 0;  // steps, this one included
-  std::int64_t last_probe_ = 0;
 };
 
 }  // namespace moesaic

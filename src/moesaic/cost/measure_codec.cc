@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "moesaic/codec/gradient.h"
 #include "moesaic/codec/message.h"
 #include "moesaic/core/buffer.h"
 #include "moesaic/cost/stopwatch.h"
@@ -66,6 +67,35 @@ class Ends {
   Buffer room_;
   std::vector<std::uint16_t> current_, lossy_, decoded_;
   int steps_ = 0;
+};
+
+// Both ends of the gradients' entropy wire.
+class GradientEnds {
+ public:
+  explicit GradientEnds(std::uint64_t seed)
+      : words_(training_gradient(kRows, kWords / kRows, seed)),
+        pieces_{{.words = kWords, .rows = kRows, .cols = kWords / kRows, .offset = 0}},
+        room_(static_cast<std::int64_t>(codec::gradient_bound(pieces_, {}))),
+        decoded_(kWords) {}
+
+  Times step() {
+    Times times;
+    const Stopwatch encoding;
+    times.message_bytes =
+        codec::encode_gradient(codec::GradientWire::kEntropy, words_, pieces_, {}, room_.span());
+    times.encode = encoding.seconds();
+    const Stopwatch decoding;
+    codec::decode_gradient(room_.span().first(times.message_bytes), 0, decoded_);
+    times.decode = decoding.seconds();
+    return times;
+  }
+
+ private:
+  static constexpr std::size_t kRows = 512;
+  std::vector<std::uint16_t> words_;
+  std::vector<codec::GradientPiece> pieces_;
+  Buffer room_;
+  std::vector<std::uint16_t> decoded_;
 };
 
 // What one step takes, the making of its weights included.
@@ -138,14 +168,16 @@ CodecRates measure(Communicator& world, double seconds, Step step) {
 }  // namespace
 
 void measure_codec(Communicator& world, double budget_s, Calibration& result) {
-  // Two runs (alone, together) of every method and of the copy.
-  const double share = budget_s / (2.0 * static_cast<double>(std::size(codec::kMethods)));
+  // Two runs (alone, together) of every method but raw, of gradients and of the copy.
+  const double share = budget_s / (2.0 * static_cast<double>(std::size(codec::kMethods) + 1));
   const TrainingWeights weights(kWords, static_cast<std::uint64_t>(world.rank()));
   for (const codec::Method method : codec::kMethods) {
     if (method == codec::Method::kRaw) continue;
     Ends ends(method, weights);
     result.rates_of(method) = measure(world, share, [&] { return ends.step(); });
   }
+  GradientEnds gradients(static_cast<std::uint64_t>(world.rank()));
+  result.gradients = measure(world, share, [&] { return gradients.step(); });
   std::vector<std::uint16_t> from, to(kWords);
   weights.after(0, from);
   result.copy = measure(world, share, [&] {

@@ -8,7 +8,7 @@
 
 namespace moesaic {
 
-// Fills in `copy` and `codec` of `result`.
+// Fills in `copy`, `codec` and `gradients` of `result`.
 void measure_codec(Communicator& world, double budget_s, Calibration& result);
 
 }  // namespace moesaic

@@ -1,5 +1,7 @@
 #include "moesaic/cost/training_weights.h"
 
+#include <cmath>
+
 #include "moesaic/core/bf16.h"
 #include "moesaic/core/rng.h"
 
@@ -9,6 +11,9 @@ namespace {
 constexpr float kDeviation = 0.02f;  // of the weights
 constexpr float kDrift = 1.55e-4f;   // of a weight's steady step
 constexpr float kNoise = 0.215e-4f;  // of what a step adds to it
+
+constexpr float kGradient = 1e-5f;
+constexpr float kScaleSpread = 1;  // of the logarithms of rows' and columns' scales
 
 // One list of normals serves for all three, read from different places: each word gets values that have
 // nothing to do with each other.
@@ -31,6 +36,18 @@ void TrainingWeights::after(int steps, std::vector<std::uint16_t>& words) const 
         to_bf16(kDeviation * normal(i, 0) + drifted * normal(i, kDriftShift) + kNoise * normal(i, noise_at))
             .bits;
   }
+}
+
+std::vector<std::uint16_t> training_gradient(std::size_t rows, std::size_t cols, std::uint64_t seed) {
+  const std::uint64_t key = random_key(seed, "training gradient");
+  std::vector<float> scales(rows + cols);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = std::exp(kScaleSpread * random_normal(key, i));
+  std::vector<std::uint16_t> words(rows * cols);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const float scale = kGradient * scales[i / cols] * scales[rows + i % cols];
+    words[i] = to_bf16(scale * random_normal(key, scales.size() + i)).bits;
+  }
+  return words;
 }
 
 }  // namespace moesaic

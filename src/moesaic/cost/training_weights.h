@@ -26,4 +26,8 @@ class TrainingWeights {
   std::vector<float> normal_;
 };
 
+// A matrix [rows, cols] of bf16 words that vary as a gradient does: each by the scales of its row and of its
+// column, which tell its exponent but for some 2.4 bits.
+std::vector<std::uint16_t> training_gradient(std::size_t rows, std::size_t cols, std::uint64_t seed);
+
 }  // namespace moesaic

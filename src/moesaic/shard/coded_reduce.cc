@@ -28,6 +28,16 @@ std::int64_t total(const std::vector<std::int64_t>& values) {
 
 }  // namespace
 
+ReduceCounts& ReduceCounts::operator+=(const ReduceCounts& other) {
+  runs += other.runs;
+  words += other.words;
+  coded_bytes += other.coded_bytes;
+  encode_seconds += other.encode_seconds;
+  decode_seconds += other.decode_seconds;
+  seconds += other.seconds;
+  return *this;
+}
+
 CodedReduce::CodedReduce(Communicator& group, std::vector<std::int64_t> part_elements,
                          std::vector<std::int64_t> part_offsets, std::vector<GradientPieces> part_pieces,
                          codec::GradientWire wire, std::uint64_t unit, std::string name, ReduceSpace& space)
@@ -161,6 +171,8 @@ void CodedReduce::run(std::span<const std::uint16_t> whole, std::span<float> sum
   require(std::ssize(sum) == part_elements_[index(group_->rank())],
           "coded reduce of {}: got room for {} elements, expected {}", name_, sum.size(),
           part_elements_[index(group_->rank())]);
+  const SecondsInto timer(counts_.seconds);
+  ++counts_.runs;
   sum_inside_node(whole);
   exchange(encode());
   add_nodes(sum);

@@ -22,9 +22,13 @@ namespace moesaic {
 
 // What one rank did.
 struct ReduceCounts {
+  std::int64_t runs = 0;
   std::int64_t words = 0;        // that it sent to other nodes, before coding
   std::int64_t coded_bytes = 0;  // of their messages
   double encode_seconds = 0, decode_seconds = 0;
+  double seconds = 0;  // of all runs, waiting for others included
+
+  ReduceCounts& operator+=(const ReduceCounts& other);
 };
 
 // Memory for sums and messages under way, shared by the reduces of one group.

@@ -1,10 +1,9 @@
 #include "moesaic/shard/gather_choices.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
-#include "moesaic/comm/collectives.h"
+#include "moesaic/shard/rank_facts.h"
 
 namespace moesaic {
 namespace {
@@ -46,20 +45,9 @@ void add(UnitGathers& total, const Seen& seen) {
   total.exposed_seconds = std::max(total.exposed_seconds, seen.exposed_seconds);
 }
 
-// Of a group within its world, ascending.
-std::vector<int> members(const Communicator& group, const Communicator& world) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    for (int member = 0; member < group.size(); ++member) {
-      if (group.world_rank(member) == world.world_rank(rank)) ranks.push_back(rank);
-    }
-  }
-  return ranks;
-}
-
 }  // namespace
 
-bool needs_calibration(ShardedModel& model, ReferenceMode mode) {
+bool gathers_need_calibration(ShardedModel& model, ReferenceMode mode) {
   return std::ranges::any_of(model.units(), [&](const auto& unit) {
     return unit->codable() &&
            (mode == ReferenceMode::kRank || unit->gather_group().topology().num_nodes() > 1);
@@ -69,7 +57,7 @@ bool needs_calibration(ShardedModel& model, ReferenceMode mode) {
 GatherChoices::GatherChoices(ShardedModel& model, std::optional<codec::Method> method, ReferenceMode mode,
                              const Calibration& calibration, int gathers_per_step)
     : model_(&model), mode_(mode) {
-  const bool calibrated = needs_calibration(model, mode);
+  const bool calibrated = gathers_need_calibration(model, mode);
   for (auto& unit : model.units()) {
     if (!unit->codable()) continue;
     units_.push_back({.unit = unit.get(), .gate = {}, .counts_before = {}});
@@ -96,7 +84,6 @@ void GatherChoices::choose(std::int64_t step) {
 std::vector<UnitGathers> GatherChoices::observe() {
   std::vector<UnitGathers> result;
   if (units_.empty()) return result;
-  Communicator& world = model_->world();
   std::vector<Seen> mine;
   for (const Unit& unit : units_) {
     CodedGather* const coded = unit.unit->coded();
@@ -104,20 +91,13 @@ std::vector<UnitGathers> GatherChoices::observe() {
                          coded == nullptr ? 0 : coded->reference_bytes(),
                          unit.unit->gather_blocked_seconds() - unit.blocked_before));
   }
-  const auto world_size = static_cast<std::size_t>(world.size());
-  std::vector<Seen> all(mine.size() * world_size);
-  all_gather_v(world, std::as_bytes(std::span(mine)),
-               std::vector<std::int64_t>(world_size, std::ssize(mine) * std::int64_t{sizeof(Seen)}),
-               std::as_writable_bytes(std::span(all)));
-
+  const RankFacts<Seen> facts(model_->world(), mine);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     const Communicator& group = unit.unit->gather_group();
     UnitGathers total{
         .unit = unit.unit->layout().spec().name, .method = unit.unit->codec(), .counts = {}, .decision = {}};
-    for (const int rank : members(group, world)) {
-      add(total, all[static_cast<std::size_t>(rank) * units_.size() + i]);
-    }
+    facts.for_each_of(group, i, [&](const Seen& seen) { add(total, seen); });
     for (const std::int64_t words : unit.unit->part_elements()) total.words += words;
     total.raw_bytes = total.words * 2 * (group.topology().num_nodes() - 1) * total.counts.runs;
     if (unit.gate) {

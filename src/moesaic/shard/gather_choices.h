@@ -57,6 +57,6 @@ class GatherChoices {
 };
 
 // Whether a choice can make a difference: some unit is codable and crosses nodes, or every rank keeps words.
-bool needs_calibration(ShardedModel& model, ReferenceMode mode);
+bool gathers_need_calibration(ShardedModel& model, ReferenceMode mode);
 
 }  // namespace moesaic

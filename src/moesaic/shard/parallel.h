@@ -22,8 +22,9 @@ struct ParallelOptions {
   // How bf16 units are gathered; fp32 ones travel raw. Not set: each as it is fastest (gather_choices.h).
   std::optional<codec::Method> codec = codec::Method::kRaw;
   ReferenceMode reference = ReferenceMode::kNode;
-  // How gradients of bf16 units travel between nodes; fp32 ones travel as they are.
-  codec::GradientWire gradients = codec::GradientWire::kBf16;
+  // How gradients of bf16 units travel between nodes; fp32 ones travel as they are. Not set: each as it is
+  // fastest (reduce_choices.h).
+  std::optional<codec::GradientWire> gradients = codec::GradientWire::kBf16;
 };
 
 }  // namespace moesaic

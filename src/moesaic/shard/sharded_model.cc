@@ -66,8 +66,9 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
     units_.push_back(std::make_unique<ShardedUnit>(
         UnitLayout(spec, placement_), world.rank(), !own_block_only, options.dtype,
         own_block_only ? owners_gather_ : world_gather_, own_block_only ? owners_reduce_ : world_reduce_,
-        units_.size(), own_block_only ? owners_space_ : world_space_));
-    units_.back()->set_gradient_wire(options.gradients, own_block_only ? owners_sums_ : world_sums_);
+        units_.size(), own_block_only ? owners_space_ : world_space_,
+        own_block_only ? owners_sums_ : world_sums_));
+    if (options.gradients) units_.back()->set_gradient_wire(*options.gradients);
     if (options.codec) units_.back()->set_codec(*options.codec, options.reference);
   }
   first_stage_.assign(units_.size(), static_cast<int>(stages_.size()));

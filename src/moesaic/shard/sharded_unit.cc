@@ -38,7 +38,7 @@ GradientPieces pieces_of(const UnitLayout& layout, int rank) {
 
 ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype,
                          Communicator& gather_group, Communicator& reduce_group, std::uint64_t number,
-                         CodingSpace& space)
+                         CodingSpace& coding_space, ReduceSpace& reduce_space)
     : layout_(std::move(layout)),
       rank_(rank),
       whole_unit_(whole_unit),
@@ -49,7 +49,8 @@ ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dty
       shard_elements_(layout_.part_of(rank).size()),
       whole_elements_(whole_unit ? layout_.total_elements() : layout_.block_elements(layout_.block_of(rank))),
       number_(number),
-      space_(&space) {
+      coding_space_(&coding_space),
+      reduce_space_(&reduce_space) {
   for (int member = 0; member < gather_group.size(); ++member) {
     const int world_rank = gather_group.world_rank(member);
     const UnitLayout::Part part = layout_.part_of(world_rank);
@@ -64,6 +65,7 @@ ShardedUnit::ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dty
   std::ranges::fill(master(), 0.0f);
   if (dtype_ != DType::kF32) image_ = Buffer(shard_elements_ * size_of(dtype_));
   make_leaves();
+  make_coded_reduce();
 }
 
 const std::byte* ShardedUnit::image() const { return dtype_ == DType::kF32 ? master_.data() : image_.data(); }
@@ -111,7 +113,7 @@ void ShardedUnit::set_codec(codec::Method method, ReferenceMode mode) {
   coded_.reset();
   if (method == codec::Method::kRaw) return;
   coded_ = std::make_unique<CodedGather>(*gather_group_, part_elements_, part_offsets_, method, mode, number_,
-                                         layout_.spec().name, *space_);
+                                         layout_.spec().name, *coding_space_);
 }
 
 GatherCounts ShardedUnit::gather_counts() const {
@@ -120,17 +122,35 @@ GatherCounts ShardedUnit::gather_counts() const {
   return counts;
 }
 
-void ShardedUnit::set_gradient_wire(codec::GradientWire wire, ReduceSpace& space) {
-  if (!codable() || reduce_group_->topology().num_nodes() == 1) return;
+bool ShardedUnit::reduces_across_nodes() const {
+  return codable() && reduce_group_->topology().num_nodes() > 1;
+}
+
+void ShardedUnit::set_gradient_wire(codec::GradientWire wire) {
+  if (!reduces_across_nodes() || wire == wire_) return;
+  wire_ = wire;
+  reduce_counts_ = reduce_counts();
+  make_coded_reduce();
+}
+
+void ShardedUnit::make_coded_reduce() {
   coded_reduce_.reset();
+  if (!reduces_across_nodes()) return;
   // Dense gradients have no zeros to leave out.
-  if (wire == codec::GradientWire::kBf16 && layout_.spec().kind == UnitKind::kDense) return;
+  if (wire_ == codec::GradientWire::kBf16 && layout_.spec().kind == UnitKind::kDense) return;
   std::vector<GradientPieces> pieces;
   for (int member = 0; member < reduce_group_->size(); ++member) {
     pieces.push_back(pieces_of(layout_, reduce_group_->world_rank(member)));
   }
-  coded_reduce_ = std::make_unique<CodedReduce>(*reduce_group_, part_elements_, part_offsets_,
-                                                std::move(pieces), wire, number_, layout_.spec().name, space);
+  coded_reduce_ =
+      std::make_unique<CodedReduce>(*reduce_group_, part_elements_, part_offsets_, std::move(pieces), wire_,
+                                    number_, layout_.spec().name, *reduce_space_);
+}
+
+ReduceCounts ShardedUnit::reduce_counts() const {
+  ReduceCounts counts = reduce_counts_;
+  if (coded_reduce_ != nullptr) counts += coded_reduce_->counts();
+  return counts;
 }
 
 void ShardedUnit::refresh_image() {
@@ -206,6 +226,13 @@ void ShardedUnit::reduce() {
   if (coded_reduce_ != nullptr) {
     coded_reduce_->run({static_cast<const std::uint16_t*>(whole), elements}, sum);
   } else {
+    ++reduce_counts_.runs;
+    for (const int owner : reduce_group_->topology().stands_for(reduce_group_->rank())) {
+      const std::int64_t words = part_elements_[static_cast<std::size_t>(owner)];
+      reduce_counts_.words += words;
+      reduce_counts_.coded_bytes += words * size_of(dtype_);
+    }
+    const SecondsInto timer(reduce_counts_.seconds);
     const std::size_t bytes = elements * static_cast<std::size_t>(size_of(dtype_));
     reduce_scatter_v(*reduce_group_, {static_cast<const std::byte*>(whole), bytes}, dtype_, part_elements_,
                      sum, part_offsets_);

@@ -31,9 +31,10 @@ class ShardedUnit {
  public:
   // `whole_unit`: gather every block (over the world) rather than this rank's own (over its block's owners).
   // `gather_group` and `reduce_group` hold the same ranks, this one among them, in world order. `number`: the
-  // unit's own, equal on all ranks; `space`: of the gather group.
+  // unit's own, equal on all ranks; `coding_space` and `reduce_space`: of the two groups.
   ShardedUnit(UnitLayout layout, int rank, bool whole_unit, DType dtype, Communicator& gather_group,
-              Communicator& reduce_group, std::uint64_t number, CodingSpace& space);
+              Communicator& reduce_group, std::uint64_t number, CodingSpace& coding_space,
+              ReduceSpace& reduce_space);
 
   // How gathers travel from now on (raw at first). Collective in effect: every rank of the group calls it at
   // the same place, with equal arguments, while nothing is gathered; what was held is forgotten, unless
@@ -49,6 +50,7 @@ class ShardedUnit {
   GatherCounts gather_counts() const;
 
   Communicator& gather_group() const { return *gather_group_; }
+  Communicator& reduce_group() const { return *reduce_group_; }
   const std::vector<std::int64_t>& part_elements() const { return part_elements_; }  // by rank of the group
   const UnitLayout& layout() const { return layout_; }
   DType dtype() const { return dtype_; }
@@ -74,9 +76,14 @@ class ShardedUnit {
   // One tensor per TensorSpec (dense) or one stack of experts (expert unit); leaves that collect gradients.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
 
-  // How gradients travel between nodes from now on (plain bf16 at first). Collective in effect, like
-  // set_codec(). Without effect on units that are not codable(), and on one node.
-  void set_gradient_wire(codec::GradientWire wire, ReduceSpace& space);
+  // Whether the way gradients travel is a choice: they are bf16 and cross nodes.
+  bool reduces_across_nodes() const;
+  // How gradients travel between nodes from now on (bf16 at first). Collective in effect, like set_codec();
+  // not while a reduce is on its way. Without effect unless reduces_across_nodes().
+  void set_gradient_wire(codec::GradientWire wire);
+  codec::GradientWire gradient_wire() const { return wire_; }
+  // Since the unit was made, whatever the wire. Not while a reduce is on its way.
+  ReduceCounts reduce_counts() const;
 
   // Takes the gradients the leaves collected (none = zeros) and sums them into the owners' shards, in the
   // background.
@@ -86,12 +93,14 @@ class ShardedUnit {
   // Settles; adds what arrived to gradient() (or stores it, for the first micro-step of an optimizer step).
   void finish_reduce(bool first);
 
-  // This rank stood still for a gather; for a gather or a reduce.
+  // This rank stood still for a gather; for a reduce; for either.
   double gather_blocked_seconds() const { return gather_blocked_seconds_; }
+  double reduce_blocked_seconds() const { return reduce_blocked_seconds_; }
   double blocked_seconds() const { return gather_blocked_seconds_ + reduce_blocked_seconds_; }
 
  private:
   void make_leaves();
+  void make_coded_reduce();
   void point_leaves_at(void* data, std::int64_t bytes);
   // On the background threads of the groups.
   void gather();
@@ -111,10 +120,13 @@ class ShardedUnit {
   Buffer master_, image_, gradient_, reduced_;
   std::uint64_t version_ = 1;  // of the image
   std::uint64_t number_;
-  CodingSpace* space_;
+  CodingSpace* coding_space_;
   std::unique_ptr<CodedGather> coded_;
   GatherCounts counts_;  // of all gathers but those of coded_
+  codec::GradientWire wire_ = codec::GradientWire::kBf16;
+  ReduceSpace* reduce_space_;
   std::unique_ptr<CodedReduce> coded_reduce_;
+  ReduceCounts reduce_counts_;  // of all reduces but those of coded_reduce_
   // What is borrowed comes before what borrows: the destructors of Pending wait for the background.
   Buffer whole_;
   at::Tensor flat_gradient_;  // the reduce's input

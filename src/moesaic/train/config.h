@@ -40,7 +40,7 @@ struct CommConfig {
 struct CodecConfig {
   std::optional<codec::Method> method;  // none: "auto"
   ReferenceMode reference = ReferenceMode::kNode;
-  codec::GradientWire gradients = codec::GradientWire::kBf16;
+  std::optional<codec::GradientWire> gradients;  // none = auto
   std::string calibration;  // a file of `moesaic calibrate`; empty: measured at the start
 };
 

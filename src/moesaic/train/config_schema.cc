@@ -211,15 +211,17 @@ SchemaSection codec_section(CodecConfig& c) {
            .doc = "who keeps the weights of the step before: the ranks of a node together, or every rank all "
                   "of them (more memory; nothing moves in the backward pass)"},
           {.key = "gradients",
-           .target = enum_target(&c.gradients, {{"bf16", codec::GradientWire::kBf16},
+           .target = enum_target(&c.gradients, {{"auto", std::nullopt},
+                                                {"bf16", codec::GradientWire::kBf16},
                                                 {"entropy", codec::GradientWire::kEntropy},
                                                 {"int8", codec::GradientWire::kInt8}}),
            .doc =
-               "how gradients travel between nodes: as they are; with their exponents coded, the same bits; "
-               "or int8, which is LOSSY. Experts without tokens on a node send nothing"},
+               "how gradients travel between nodes: as they are (bf16); with their exponents coded, the same "
+               "bits (entropy); auto: for each unit, entropy where it is faster than bf16, as measured; or "
+               "int8, which is LOSSY. Experts without tokens on a node send nothing"},
           {.key = "calibration",
            .target = &c.calibration,
-           .doc = "file written by `moesaic calibrate --json` on the same ranks, for method auto; empty = "
+           .doc = "file written by `moesaic calibrate --json` on the same ranks, for what is auto; empty = "
                   "measure links and coders when training starts (about a second)"},
       }};
 }

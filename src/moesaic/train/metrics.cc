@@ -104,6 +104,26 @@ Json gathers_of(const UnitGathers& gathers) {
   return json;
 }
 
+// The reduces of one unit's gradients in one step.
+Json reduces_of(const UnitReduces& reduces) {
+  const ReduceCounts& counts = reduces.counts;
+  Json json{{"unit", reduces.unit},
+            {"wire", codec::name_of(reduces.wire)},
+            {"runs", counts.runs},
+            {"raw_bytes", 2 * counts.words},
+            {"message_bytes", counts.coded_bytes},
+            {"encode_seconds", rounded(counts.encode_seconds)},
+            {"decode_seconds", rounded(counts.decode_seconds)},
+            {"seconds", rounded(counts.seconds)},
+            {"exposed_seconds", rounded(reduces.exposed_seconds)}};
+  if (reduces.decision) {
+    json["predicted_bf16_seconds"] = rounded(reduces.decision->predicted_bf16_s);
+    json["predicted_entropy_seconds"] = rounded(reduces.decision->predicted_entropy_s);
+    json["probe"] = reduces.decision->probe;
+  }
+  return json;
+}
+
 }  // namespace
 
 std::int64_t choices_interval(const Config& config) {
@@ -172,6 +192,11 @@ void MetricsLog::write(const StepReport& report, std::int64_t choices_interval) 
     Json gathers = Json::array();
     for (const UnitGathers& unit : report.gathers) gathers.push_back(gathers_of(unit));
     line["gathers"] = std::move(gathers);
+  }
+  if (!report.reduces.empty()) {
+    Json reduces = Json::array();
+    for (const UnitReduces& unit : report.reduces) reduces.push_back(reduces_of(unit));
+    line["reduces"] = std::move(reduces);
   }
   if (due(report.step, choices_interval)) line["expert_choices"] = report.chosen;
   if (due(report.step, times_interval(std::ssize(report.by_rank)))) line["times"] = times_of(report.by_rank);

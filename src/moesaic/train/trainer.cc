@@ -58,9 +58,11 @@ void require_same_ranks(const Calibration& calibration, const Communicator& worl
           fmt::join(nodes, " "));
 }
 
-// What the gates of method auto go by; not measured where nothing hangs on it.
+// What the gates of `auto` go by; not measured where nothing hangs on it.
 Calibration calibration_for(const CodecConfig& config, ShardedModel& model, Communicator& world) {
-  if (config.method || !needs_calibration(model, config.reference)) return {};
+  const bool of_gathers = !config.method && gathers_need_calibration(model, config.reference);
+  const bool of_reduces = !config.gradients && reduces_need_calibration(model);
+  if (!of_gathers && !of_reduces) return {};
   if (config.calibration.empty()) return calibrate(world, {.budget_s = kCalibrationBudget});
   Calibration read;
   std::string failure;
@@ -75,6 +77,7 @@ Calibration calibration_for(const CodecConfig& config, ShardedModel& model, Comm
 
 // Of one version: every micro-step gathers forward and backward.
 int gathers_per_step(const TrainConfig& train) { return static_cast<int>(2 * train.accumulation); }
+int reduces_per_step(const TrainConfig& train) { return static_cast<int>(train.accumulation); }
 
 bool routes_tokens(const LayerStats& stats) { return !stats.chosen.empty(); }
 
@@ -119,8 +122,10 @@ Trainer::Trainer(const Config& config, Communicator& world)
                           .accumulation = config.train.accumulation}),
       model_(config.model, parallel_options(config), world_),
       optimizer_(config.optim, model_),
-      gather_choices_(model_, config.codec.method, config.codec.reference,
-                      calibration_for(config.codec, model_, world_), gathers_per_step(config.train)),
+      calibration_(calibration_for(config.codec, model_, world_)),
+      gather_choices_(model_, config.codec.method, config.codec.reference, calibration_,
+                      gathers_per_step(config.train)),
+      reduce_choices_(model_, config.codec.gradients, calibration_, reduces_per_step(config.train)),
       bias_(initial_bias(config.model)) {}
 
 void Trainer::restore(const Position& position) {
@@ -243,8 +248,10 @@ StepReport Trainer::step() {
   StepReport report;
   report.step = position_.steps_done + 1;
   gather_choices_.choose(report.step);
+  reduce_choices_.choose(report.step);
   step_on(position_.steps_done, report);
   report.gathers = gather_choices_.observe();
+  report.reduces = reduce_choices_.observe();
 
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.tokens_per_s = static_cast<double>(config_.train.batch_tokens) / report.seconds;

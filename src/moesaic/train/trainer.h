@@ -11,6 +11,7 @@
 
 #include "moesaic/comm/communicator.h"
 #include "moesaic/shard/gather_choices.h"
+#include "moesaic/shard/reduce_choices.h"
 #include "moesaic/shard/sharded_model.h"
 #include "moesaic/train/config.h"
 #include "moesaic/train/data.h"
@@ -47,8 +48,10 @@ struct StepReport {
   double tokens_per_s = 0;                        // of the global batch, by this rank's clock
   double blocked_seconds = 0;                     // this rank stood still for gathers and reduces
   SentBytes gather, reduce, exchange, control;
-  std::vector<UnitGathers> gathers;  // of units that can travel coded; equal on all ranks of a unit's group
-  std::vector<RankTimes> by_rank;    // on rank 0; empty elsewhere
+  // Of units that can travel coded; equal on all ranks of a unit's group.
+  std::vector<UnitGathers> gathers;
+  std::vector<UnitReduces> reduces;
+  std::vector<RankTimes> by_rank;  // on rank 0; empty elsewhere
   std::int64_t inter_node_bytes() const {
     return gather.inter_node + reduce.inter_node + exchange.inter_node + control.inter_node;
   }
@@ -98,7 +101,9 @@ class Trainer {
   Sampler sampler_;
   ShardedModel model_;
   Optimizer optimizer_;
+  Calibration calibration_;  // what the choices go by
   GatherChoices gather_choices_;
+  ReduceChoices reduce_choices_;
   std::vector<std::vector<float>> bias_;
   Position position_;
 };
