@@ -16,6 +16,8 @@
 #include "moesaic/comm/mpi.h"
 #include "moesaic/core/bf16.h"
 #include "moesaic/core/error.h"
+#include "moesaic/cost/gather_gate.h"
+#include "moesaic/cost/measure.h"
 #include "moesaic/shard/coded_gather.h"
 #include "moesaic/train/weight_trace.h"
 
@@ -24,13 +26,17 @@ namespace {
 
 constexpr double kJobTimeoutS = 1800;
 constexpr std::chrono::minutes kTimeout{10};
+constexpr double kCalibrationSeconds = 1;
+constexpr int kSettlingRounds = 4;
 
 using Words = std::vector<std::uint16_t>;
 
 struct Way {
   codec::Method method;
   ReferenceMode mode;
+  bool gated = false;  // momentum or raw, unit by unit, as a gate says
   std::string name() const {
+    if (gated) return "auto";
     const std::string method_name(codec::name_of(method));
     return mode == ReferenceMode::kRank ? method_name + " rank" : method_name;
   }
@@ -41,6 +47,7 @@ std::vector<Way> all_ways() {
   std::vector<Way> ways;
   for (const codec::Method method : codec::kMethods) ways.push_back({method, ReferenceMode::kNode});
   ways.push_back({codec::Method::kMomentum, ReferenceMode::kRank});
+  ways.push_back({codec::Method::kMomentum, ReferenceMode::kNode, true});
   return ways;
 }
 
@@ -49,6 +56,8 @@ struct Unit {
   std::vector<std::int64_t> part_words, offsets, part_bytes;
   std::array<std::span<const std::uint16_t>, kTracedSteps> steps;
   Words whole;
+  double seconds = 0;             // of its last gather, on this rank
+  std::int64_t coded_before = 0;  // bytes of its gather before the timed step
 
   std::span<const std::uint16_t> mine(std::size_t step, int rank) const {
     const auto r = static_cast<std::size_t>(rank);
@@ -112,17 +121,19 @@ class Contest {
 
   nlohmann::json round(const Way& way) {
     CodingSpace space;
-    std::vector<std::unique_ptr<CodedGather>> coded;
-    if (way.method != codec::Method::kRaw) {
-      for (std::size_t u = 0; u < units_.size(); ++u) {
-        coded.push_back(std::make_unique<CodedGather>(world_, units_[u].part_words, units_[u].offsets,
-                                                      way.method, way.mode, u + 1, fmt::format("unit {}", u),
-                                                      space));
-      }
+    Gathers coded;
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      coded.push_back(way.method == codec::Method::kRaw
+                          ? nullptr
+                          : std::make_unique<CodedGather>(world_, units_[u].part_words, units_[u].offsets,
+                                                          way.method, way.mode, u + 1,
+                                                          fmt::format("unit {}", u), space));
     }
     for (std::size_t step = 0; step + 1 < kTracedSteps; ++step) gather(coded, step);
+    const std::int64_t kept_bytes = reference_bytes(coded);
+    if (way.gated) leave_raw_what_the_gates_say(coded);
     for (Unit& unit : units_) std::fill(unit.whole.begin(), unit.whole.end(), std::uint16_t{0xffff});
-    const std::int64_t coded_before = coded_bytes(coded);
+    const std::int64_t bytes_before = coded_bytes(coded);
     barrier(world_);
     const NicBytes before = nic_bytes_of_this_host();
     const double cpu_before = cpu_seconds();
@@ -132,24 +143,28 @@ class Contest {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     const double cpu = cpu_seconds() - cpu_before;
     const NicBytes after = nic_bytes_of_this_host();
+    const std::int64_t bytes = coded_bytes(coded) - bytes_before + raw_bytes(coded);
+    if (way.gated) tell_gates(coded);
     return {
         {"way", way.name()},
         {"seconds", elapsed.count()},
         {"nic_bytes", largest(world_, std::max(after.sent - before.sent, after.received - before.received))},
-        {"claimed_bytes", claimed(coded.empty() ? raw_bytes() : coded_bytes(coded) - coded_before)},
-        {"bits_per_weight", 8.0 * total(coded.empty() ? raw_bytes() : coded_bytes(coded) - coded_before) /
-                                static_cast<double>(words())},
-        {"kept_bytes_per_weight", kept(coded)},
+        {"claimed_bytes", claimed(bytes)},
+        {"bits_per_weight", 8.0 * total(bytes) / static_cast<double>(words())},
+        {"kept_bytes_per_weight", total(kept_bytes) / world_.size() / static_cast<double>(words())},
         {"cpu_seconds", total(static_cast<std::int64_t>(cpu * 1e6)) / 1e6},
         {"relative_error", check(way)}};
   }
 
  private:
-  void gather(const std::vector<std::unique_ptr<CodedGather>>& coded, std::size_t step) {
+  using Gathers = std::vector<std::unique_ptr<CodedGather>>;  // by unit; null: raw
+
+  void gather(const Gathers& coded, std::size_t step) {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
+      const auto start = std::chrono::steady_clock::now();
       const auto mine = unit.mine(step, world_.rank());
-      if (coded.empty()) {
+      if (coded[u] == nullptr) {
         std::vector<std::int64_t> offsets = unit.offsets;
         for (std::int64_t& offset : offsets) offset *= 2;
         all_gather_v(world_, std::as_bytes(mine), unit.part_bytes,
@@ -157,17 +172,54 @@ class Contest {
       } else {
         coded[u]->run(mine, unit.whole, step + 1);
       }
+      unit.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
   }
 
-  std::int64_t coded_bytes(const std::vector<std::unique_ptr<CodedGather>>& coded) const {
+  void leave_raw_what_the_gates_say(Gathers& coded) {
+    if (gates_.empty()) {
+      const Calibration calibration = calibrate(world_, {.budget_s = kCalibrationSeconds});
+      for (const Unit& unit : units_) {
+        gates_.emplace_back("", calibration,
+                            GatherShape{.topology = world_.topology(),
+                                        .words_of_rank = unit.part_words,
+                                        .mode = ReferenceMode::kNode,
+                                        .slices = static_cast<int>(
+                                            CodedGather::slices_of(std::ranges::max(unit.part_words)))});
+      }
+    }
+    ++gated_steps_;
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (gates_[u].choose(gated_steps_) == codec::Method::kRaw) coded[u].reset();
+      units_[u].coded_before = coded[u] == nullptr ? 0 : coded[u]->counts().coded_bytes;
+    }
+  }
+  void tell_gates(const Gathers& coded) {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      const double slowest =
+          static_cast<double>(largest(world_, static_cast<std::int64_t>(units_[u].seconds * 1e9))) / 1e9;
+      const std::int64_t bytes =
+          coded[u] == nullptr ? 0 : coded[u]->counts().coded_bytes - units_[u].coded_before;
+      gates_[u].observe(gated_steps_, gates_[u].decision().chosen, slowest,
+                        static_cast<std::int64_t>(total(bytes)));
+    }
+  }
+
+  static std::int64_t coded_bytes(const Gathers& coded) {
     std::int64_t bytes = 0;
-    for (const auto& one : coded) bytes += one->counts().coded_bytes;
+    for (const auto& one : coded) bytes += one == nullptr ? 0 : one->counts().coded_bytes;
     return bytes;
   }
-  std::int64_t raw_bytes() const {
+  static std::int64_t reference_bytes(const Gathers& coded) {
     std::int64_t bytes = 0;
-    for (const Unit& unit : units_) bytes += unit.part_bytes[static_cast<std::size_t>(world_.rank())];
+    for (const auto& one : coded) bytes += one == nullptr ? 0 : one->reference_bytes();
+    return bytes;
+  }
+  std::int64_t raw_bytes(const Gathers& coded) const {
+    std::int64_t bytes = 0;
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (coded[u] == nullptr) bytes += units_[u].part_bytes[static_cast<std::size_t>(world_.rank())];
+    }
     return bytes;
   }
   std::int64_t words() const {
@@ -193,11 +245,6 @@ class Contest {
     }
     return most;
   }
-  double kept(const std::vector<std::unique_ptr<CodedGather>>& coded) const {
-    std::int64_t bytes = 0;
-    for (const auto& one : coded) bytes += one->reference_bytes();
-    return total(bytes) / static_cast<double>(world_.size()) / static_cast<double>(words());
-  }
   // Collective: the largest error of any rank. CorruptData where a lossless way has changed a word.
   double check(const Way& way) const {
     double worst = 0;
@@ -212,6 +259,8 @@ class Contest {
 
   Communicator& world_;
   std::vector<Unit> units_;
+  std::vector<GatherGate> gates_;
+  std::int64_t gated_steps_ = 0;
 };
 
 void contest(Transport& transport, const GatherJob& job) {
@@ -224,6 +273,10 @@ void contest(Transport& transport, const GatherJob& job) {
   std::erase_if(ways, [&](const Way& way) {
     return std::find(job.ways.begin(), job.ways.end(), way.name()) == job.ways.end();
   });
+  // A gate settles: it does not believe its first steps, nor what momentum takes at first.
+  for (const Way& way : ways) {
+    for (int i = 0; way.gated && i < kSettlingRounds; ++i) contest.round(way);
+  }
   for (int round = 0; round < job.rounds; ++round) {
     for (std::size_t turn = 0; turn < ways.size(); ++turn) {
       const nlohmann::json line = contest.round(ways[(static_cast<std::size_t>(round) + turn) % ways.size()]);
