@@ -38,7 +38,7 @@ Plan plan_of(const std::string& size) {
 // What all turns of one variant gave.
 struct Measured {
   Contender times;
-  std::vector<double> nic{}, claimed{}, bits{}, kept{}, cpu{}, error{};
+  std::vector<double> nic{}, claimed{}, bits{}, kept{}, cpu{}, codec{}, error{};
 };
 
 double median(const std::vector<double>& values) { return summarize(values).median; }
@@ -57,6 +57,7 @@ void add_ours(const GatherRound& round, std::map<std::string, Measured>& all) {
   one.bits.push_back(round.bits_per_weight);
   one.kept.push_back(round.kept_bytes_per_weight);
   one.cpu.push_back(round.cpu_seconds);
+  one.codec.push_back(round.codec_seconds);
   one.error.push_back(round.relative_error);
 }
 
@@ -99,6 +100,7 @@ void add_rows(Report& report, const std::string& name, std::map<std::string, Mea
     add("bits_per_weight", median(one.bits), "bits");
     add("kept_bytes_per_weight", median(one.kept), "bytes");
     add("cpu_us", median(one.cpu) * 1e6, "us");
+    if (median(one.codec) > 0) add("codec_us", median(one.codec) * 1e6, "us");
     if (median(one.error) > 0) add("relative_error", median(one.error), "ratio");
   }
   const std::vector<std::string> baselines = {"raw", "entropy", "int8", "exponent_reuse", kGloo, kOpenMpi};

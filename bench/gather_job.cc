@@ -134,6 +134,7 @@ class Contest {
     if (way.gated) leave_raw_what_the_gates_say(coded);
     for (Unit& unit : units_) std::fill(unit.whole.begin(), unit.whole.end(), std::uint16_t{0xffff});
     const std::int64_t bytes_before = coded_bytes(coded);
+    const double codec_before = codec_seconds(coded);
     barrier(world_);
     const NicBytes before = nic_bytes_of_this_host();
     const double cpu_before = cpu_seconds();
@@ -153,6 +154,10 @@ class Contest {
         {"bits_per_weight", 8.0 * total(bytes) / static_cast<double>(words())},
         {"kept_bytes_per_weight", total(kept_bytes) / world_.size() / static_cast<double>(words())},
         {"cpu_seconds", total(static_cast<std::int64_t>(cpu * 1e6)) / 1e6},
+        {"codec_seconds",
+         static_cast<double>(
+             largest(world_, static_cast<std::int64_t>((codec_seconds(coded) - codec_before) * 1e9))) /
+             1e9},
         {"relative_error", check(way)}};
   }
 
@@ -209,6 +214,13 @@ class Contest {
     std::int64_t bytes = 0;
     for (const auto& one : coded) bytes += one == nullptr ? 0 : one->counts().coded_bytes;
     return bytes;
+  }
+  static double codec_seconds(const Gathers& coded) {
+    double seconds = 0;
+    for (const auto& one : coded) {
+      if (one != nullptr) seconds += one->counts().encode_seconds + one->counts().decode_seconds;
+    }
+    return seconds;
   }
   static std::int64_t reference_bytes(const Gathers& coded) {
     std::int64_t bytes = 0;

@@ -23,6 +23,7 @@ struct GatherRound {
   double bits_per_weight = 0;      // of coded messages
   double kept_bytes_per_weight = 0;  // per rank, of the whole units
   double cpu_seconds = 0;            // of all ranks together
+  double codec_seconds = 0;          // encoding and decoding, on the rank where it took longest
   double relative_error = 0;         // of the words; 0 where lossless
 };
 
