@@ -88,6 +88,7 @@ def methods_over_steps(run):
         x, (y,) = data.bucket_means(gathers.steps, [share])
         stacked(fig, x, y, method, colour)
     fig.update_yaxes(range=[0, 100])
+    fig.update_layout(showlegend=True)  # also of one method alone
     return fig
 
 
