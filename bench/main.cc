@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "bench/benchmarks.h"
 #include "bench/cluster_steps.h"
@@ -57,7 +58,40 @@ void list() {
 }
 
 // Returns the exit status.
-int run(const std::string& name, const std::string& size, const std::string& json_path, bool on_cluster,
+// What an earlier run of the benchmark left in `path`; it must be of this machine.
+nlohmann::json earlier_report(const std::string& path, const Report& report) {
+  std::ifstream file(path);
+  if (!file) throw IoError(fmt::format("--add: {} cannot be read", path));
+  const nlohmann::json earlier = nlohmann::json::parse(file, nullptr, false), now = report.json();
+  for (const char* what : {"name", "machine"}) {
+    const nlohmann::json there =
+        earlier.is_object() ? earlier.value(what, nlohmann::json()) : nlohmann::json();
+    if (there == now[what]) continue;
+    throw InvalidArgument(
+        fmt::format("--add: {} has {} {}, expected {}", path, what, there.dump(), now[what].dump()));
+  }
+  return earlier;
+}
+
+// With the rows of cases that only the earlier one has, before its own.
+nlohmann::json with_earlier_cases(nlohmann::json report, const nlohmann::json& earlier) {
+  std::set<std::string> cases;
+  for (const nlohmann::json& row : report["rows"]) cases.insert(row["case"]);
+  nlohmann::json rows = nlohmann::json::array();
+  for (const nlohmann::json& row : earlier["rows"]) {
+    if (!cases.contains(row["case"])) rows.push_back(row);
+  }
+  rows.insert(rows.end(), report["rows"].begin(), report["rows"].end());
+  report["rows"] = std::move(rows);
+  return report;
+}
+
+struct JsonFile {
+  std::string path;  // empty: none
+  bool add = false;  // to what it holds
+};
+
+int run(const std::string& name, const std::string& size, const JsonFile& json, bool on_cluster,
         const Places& places) {
   const std::vector<Benchmark> benchmarks = all_benchmarks(places);
   std::vector<std::string> names;
@@ -75,17 +109,21 @@ int run(const std::string& name, const std::string& size, const std::string& jso
   if (on_cluster && !benchmark.on_cluster)
     throw InvalidArgument(name + " does not run on a cluster: leave out --cluster");
 
-  std::ofstream file;
-  if (!json_path.empty()) {
-    file.open(json_path);  // before the work: a path that cannot be written should not cost a run
-    if (!file) throw IoError(fmt::format("--json {}: cannot be written", json_path));
-  }
   Report report(benchmark.name, benchmark.threads);
+  const nlohmann::json earlier = json.add ? earlier_report(json.path, report) : nlohmann::json();
+  std::ofstream file;
+  if (!json.path.empty()) {
+    // Before the work: a path that cannot be written should not cost a run.
+    file.open(json.path, json.add ? std::ios::app : std::ios::out);
+    if (!file) throw IoError(fmt::format("--json {}: cannot be written", json.path));
+  }
   benchmark.run(report, chosen_size);
   if (file.is_open()) {
-    file << report.json().dump(1) << "\n";
     file.close();
-    if (!file) throw IoError(fmt::format("--json {}: writing failed", json_path));
+    file.open(json.path);
+    file << (json.add ? with_earlier_cases(report.json(), earlier) : report.json()).dump(1) << "\n";
+    file.close();
+    if (!file) throw IoError(fmt::format("--json {}: writing failed", json.path));
   }
   return report.all_verified() ? 0 : 1;
 }
@@ -107,7 +145,8 @@ int main(int argc, char** argv) {
   CLI::App* cluster_steps = app.add_subcommand("cluster_steps", "")->group("");
   CLI::App* gather_job = app.add_subcommand("gather_job", "")->group("");
   CLI::App* train_to = app.add_subcommand("train_to", "")->group("");
-  std::string name, size, json, python, config, checkpoints;
+  std::string name, size, python, config, checkpoints;
+  moesaic::bench::JsonFile json;
   bool on_cluster = false;
   moesaic::bench::Places places;
   moesaic::bench::ClusterOptions& cluster = places.cluster;
@@ -116,7 +155,9 @@ int main(int argc, char** argv) {
   int num_steps = 0;
   run->add_option("name", name, "A benchmark from `list`")->required();
   run->add_option("--size", size, "One of the benchmark's sizes; the first if absent");
-  run->add_option("--json", json, "Also write the figures to this file");
+  CLI::Option* json_file = run->add_option("--json", json.path, "Also write the figures to this file");
+  run->add_flag("--add", json.add, "Keep the other cases that the file has from an earlier run")
+      ->needs(json_file);
   run->add_option("--python", python,
                   "Runs the peers written in Python (default: .venv's; .venv-peers' for ZipNN)");
   run->add_option("--traces", places.traces,

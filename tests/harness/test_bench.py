@@ -104,6 +104,25 @@ def cluster():
     assert able.returncode == 0, able.stderr
 
 
+def test_add_keeps_the_cases_of_an_earlier_run_of_this_machine(tmp_path):
+    file = tmp_path / "figures.json"
+    again = ["run", "overlap", "--size", "tiny", "--json", str(file)]
+    assert bench(*again).returncode == 0
+    before = json.loads(file.read_text())
+    case = before["rows"][0]["case"]
+    renamed = [{**row, "case": "of another day"} for row in before["rows"] if row["case"] == case]
+    file.write_text(json.dumps({**before, "rows": renamed + before["rows"]}))
+    assert bench(*again, "--add").returncode == 0
+    rows = json.loads(file.read_text())["rows"]
+    assert rows[:len(renamed)] == renamed and len(rows) == len(renamed) + len(before["rows"])
+
+    kept = json.dumps({**before, "machine": {**before["machine"], "cpu": "abacus"}})
+    file.write_text(kept)
+    refused = bench(*again, "--add")
+    assert refused.returncode == 2 and "has machine" in refused.stderr and "abacus" in refused.stderr
+    assert file.read_text() == kept
+
+
 def test_step_times_ours_and_fsdp2_on_one_cluster(tmp_path, cluster):
     ours, peer = {"raw", "auto no overlap"}, "fsdp2_prefetch"
     ran, rows = run_tiny("step", tmp_path, "--cluster", "--variants", ",".join([*ours, peer]))
