@@ -8,12 +8,14 @@ namespace moesaic {
 // Each in its file of gates/.
 extern const Gate kSwitchGate;
 extern const Gate kTopKGate;
+extern const Gate kKTop1Gate;
 
 namespace {
 
 constexpr const Gate* kGates[] = {
     &kSwitchGate,
     &kTopKGate,
+    &kKTop1Gate,
 };
 
 }  // namespace
