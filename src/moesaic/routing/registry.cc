@@ -7,15 +7,15 @@ namespace moesaic {
 
 // Each in its file of gates/.
 extern const Gate kSwitchGate;
+extern const Gate kGShardGate;
 extern const Gate kTopKGate;
 extern const Gate kKTop1Gate;
+extern const Gate kSamGate;
 
 namespace {
 
 constexpr const Gate* kGates[] = {
-    &kSwitchGate,
-    &kTopKGate,
-    &kKTop1Gate,
+    &kSwitchGate, &kGShardGate, &kTopKGate, &kKTop1Gate, &kSamGate,
 };
 
 }  // namespace
