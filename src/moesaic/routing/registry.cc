@@ -11,11 +11,13 @@ extern const Gate kGShardGate;
 extern const Gate kTopKGate;
 extern const Gate kKTop1Gate;
 extern const Gate kSamGate;
+extern const Gate kBaseGate;
+extern const Gate kHashGate;
 
 namespace {
 
 constexpr const Gate* kGates[] = {
-    &kSwitchGate, &kGShardGate, &kTopKGate, &kKTop1Gate, &kSamGate,
+    &kSwitchGate, &kGShardGate, &kTopKGate, &kKTop1Gate, &kSamGate, &kBaseGate, &kHashGate,
 };
 
 }  // namespace
