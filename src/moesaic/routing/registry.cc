@@ -13,11 +13,14 @@ extern const Gate kKTop1Gate;
 extern const Gate kSamGate;
 extern const Gate kBaseGate;
 extern const Gate kHashGate;
+extern const Gate kDenseToSparseGate;
+extern const Gate kExpertChoiceGate;
 
 namespace {
 
 constexpr const Gate* kGates[] = {
-    &kSwitchGate, &kGShardGate, &kTopKGate, &kKTop1Gate, &kSamGate, &kBaseGate, &kHashGate,
+    &kSwitchGate, &kGShardGate, &kTopKGate,          &kKTop1Gate,        &kSamGate,
+    &kBaseGate,   &kHashGate,   &kDenseToSparseGate, &kExpertChoiceGate,
 };
 
 }  // namespace
