@@ -24,6 +24,7 @@ Benchmark codec_methods(const std::string& peers_python, const std::string& trac
 Benchmark collectives();
 // `traces`: as of codec_methods().
 Benchmark gather(const std::string& python, const std::string& traces, const ClusterOptions& options);
+Benchmark gates();
 Benchmark kernels();
 Benchmark moe_layer();
 Benchmark overlap();

@@ -30,6 +30,7 @@ struct Places {
 std::vector<Benchmark> all_benchmarks(const Places& places) {
   return {kernels(),
           moe_layer(),
+          gates(),
           collectives(),
           overlap(),
           train_tokens(places.python),

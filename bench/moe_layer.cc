@@ -40,7 +40,7 @@ ModelConfig config_of(const Shape& shape) {
   config.num_layers = 1;
   config.d_model = shape.width;
   config.activation = shape.gated ? Activation::kSwiGlu : Activation::kRelu;
-  config.moe.gate.kind = shape.top_k == 1 ? GateKind::kSwitch : GateKind::kTopK;
+  config.moe.gate.name = shape.top_k == 1 ? "switch" : "top_k";
   config.moe.gate.num_experts = shape.num_experts;
   config.moe.gate.top_k = shape.top_k;
   config.moe.gate.capacity_factor = shape.capacity_factor;

@@ -2,12 +2,12 @@
 #
 #   moesaic_room(NAME [TORCH] USES room... [LIBRARIES target...])
 #
-# Sources are all *.cc beside the CMakeLists.txt. USES names rooms above it in the design's table
+# Sources are all *.cc beside the CMakeLists.txt and one folder below. USES names rooms above it in the design's table
 # (tests/structure/layering.py checks the includes); LIBRARIES are third-party targets. A room without TORCH
 # cannot see torch's headers at all.
 function(moesaic_room name)
   cmake_parse_arguments(ARG "TORCH" "" "USES;LIBRARIES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc ${CMAKE_CURRENT_SOURCE_DIR}/*/*.cc)
   if(NOT sources)
     message(FATAL_ERROR "room ${name} has no sources")
   endif()

@@ -44,7 +44,7 @@ def test_list_names_every_benchmark_with_its_sizes():
     listed = bench("list")
     assert listed.returncode == 0
     names = {line.split()[0] for line in listed.stdout.splitlines()}
-    assert names == {"kernels", "moe_layer", "collectives", "overlap", "train_tokens", "codec", "gather", "step"}
+    assert names == {"kernels", "moe_layer", "gates", "collectives", "overlap", "train_tokens", "codec", "gather", "step"}
     assert "small, medium, large" in listed.stdout
 
 
@@ -66,6 +66,14 @@ def test_moe_layer_times_both_passes_against_the_floor(tmp_path):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert {row["variant"] for row in rows} == {"moesaic", "floor_mm"}
     assert {row["case"].split()[-1] for row in rows if row["metric"] == "time_over_floor"} == {"forward", "forward+backward"}
+
+
+def test_gates_times_every_gate_against_plain_pytorch(tmp_path):
+    ran, rows = run_tiny("gates", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {row["variant"] for row in rows} == {"moesaic", "pytorch"} and all(row["verified"] for row in rows)
+    timed = {row["case"].rsplit(" ", 3)[0] for row in rows}
+    assert {"switch", "gshard", "top_k", "top_k of groups", "base", "hash", "expert_choice"} <= timed
 
 
 def test_collectives_are_verified_as_threads_and_under_mpi(tmp_path):

@@ -27,11 +27,11 @@ at::Tensor tensor_of(const Tokens& tokens) {
 }
 
 // Padded on the right, padding masked, no cache: logits [length,V] of each sequence.
-std::vector<at::Tensor> uncached(ShardedModel& model, const std::vector<std::vector<float>>& bias,
+std::vector<at::Tensor> uncached(ShardedModel& model, const GateStates& gates,
                                  const std::vector<Tokens>& texts) {
   std::int64_t longest = 1;
   for (const Tokens& t : texts) longest = std::max<std::int64_t>(longest, std::ssize(t));
-  StepContext context = base_context(model, bias);
+  StepContext context = base_context(model, gates);
   context.dropless = true;
   at::Tensor tokens = at::zeros({std::ssize(texts), longest}, at::kLong);
   for (std::int64_t i = 0; i < std::ssize(texts); ++i) {
@@ -49,13 +49,12 @@ std::vector<at::Tensor> uncached(ShardedModel& model, const std::vector<std::vec
 }
 
 // The same in passes: counts[p][i] new tokens of sequence i in pass p.
-std::vector<at::Tensor> cached(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-                               const std::vector<Tokens>& texts,
+std::vector<at::Tensor> cached(ShardedModel& model, const GateStates& gates, const std::vector<Tokens>& texts,
                                const std::vector<std::vector<std::int64_t>>& counts) {
   Tokens capacity;
   for (const Tokens& t : texts) capacity.push_back(std::ssize(t));
   KvCache cache(model.config(), model.units().front()->dtype(), capacity);
-  StepContext context = base_context(model, bias);
+  StepContext context = base_context(model, gates);
   context.dropless = true;
   context.cache = &cache;
   std::vector<std::vector<at::Tensor>> parts(texts.size());
@@ -93,7 +92,7 @@ void expect_close(const at::Tensor& got, const at::Tensor& expected, double tole
 void expect_cached_equals_uncached(const ModelConfig& config, DType dtype, double tolerance) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const Modes& modes : {kGather, kExchange, kMixed}) {
-      with_model(config, ranks, modes, dtype, [&](ShardedModel& model, const auto& bias) {
+      with_model(config, ranks, modes, dtype, [&](ShardedModel& model, const auto& gates) {
         const int rank = model.world().rank();
         const std::size_t sequences = ranks == 1 ? 3 : static_cast<std::size_t>(rank % 3);
         std::vector<Tokens> texts;
@@ -106,7 +105,7 @@ void expect_cached_equals_uncached(const ModelConfig& config, DType dtype, doubl
           counts.emplace_back();
           for (const Tokens& t : texts) counts.back().push_back(token < std::ssize(t) ? 1 : 0);
         }
-        const auto expected = uncached(model, bias, texts), got = cached(model, bias, texts, counts);
+        const auto expected = uncached(model, gates, texts), got = cached(model, gates, texts, counts);
         for (std::size_t i = 0; i < sequences; ++i) {
           SCOPED_TRACE(fmt::format("rank {} of {}, sequence {}", rank, ranks, i));
           expect_close(got[i], expected[i], tolerance);
@@ -125,7 +124,7 @@ TEST(Cache, GivesTheLogitsOfTheWholeContextWhereTrainingHasACapacity) {
   config.moe.gate.capacity_factor = 0.5;  // would drop half
   config.moe.gate.normalise = Normalise::kAfterDrop;
   expect_cached_equals_uncached(config, DType::kF32, 1e-5);
-  config.moe.gate.kind = GateKind::kSwitch;
+  config.moe.gate.name = "switch";
   config.moe.gate.top_k = 1;
   config.moe.gate.normalise = Normalise::kNone;
   config.moe.gate.capacity_scope = CapacityScope::kRank;
@@ -155,9 +154,9 @@ TEST(Cache, GivesTheLogitsOfTheWholeContextInBf16ToItsPrecision) {
 
 TEST(Cache, APromptReadInOnePassIsBitEqualToNoCache) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    with_model(model_config(), 1, kGather, dtype, [&](ShardedModel& model, const auto& bias) {
+    with_model(model_config(), 1, kGather, dtype, [&](ShardedModel& model, const auto& gates) {
       const std::vector<Tokens> texts = {text(0, 11)};
-      EXPECT_TRUE(at::equal(cached(model, bias, texts, {{11}})[0], uncached(model, bias, texts)[0]));
+      EXPECT_TRUE(at::equal(cached(model, gates, texts, {{11}})[0], uncached(model, gates, texts)[0]));
     });
   }
 }
@@ -181,9 +180,9 @@ TEST(Cache, AttentionOfASequenceIsBitEqualInAnyCompany) {
 }
 
 TEST(Cache, APassWithoutCommitLeavesNoTrace) {
-  with_model(model_config(), 1, kGather, DType::kF32, [&](ShardedModel& model, const auto& bias) {
+  with_model(model_config(), 1, kGather, DType::kF32, [&](ShardedModel& model, const auto& gates) {
     KvCache cache(model.config(), DType::kF32, {6});
-    StepContext context = base_context(model, bias);
+    StepContext context = base_context(model, gates);
     context.cache = &cache;
     const auto pass = [&](const Tokens& tokens) {
       cache.begin({{0, std::ssize(tokens)}});

@@ -22,9 +22,9 @@ Generated generate_with(const ModelConfig& config, int ranks, const Modes& modes
   std::mutex mutex;
   std::vector<Outputs> returned;
   Generated first;
-  with_model(config, ranks, modes, DType::kF32, [&](ShardedModel& model, const auto& bias) {
+  with_model(config, ranks, modes, DType::kF32, [&](ShardedModel& model, const auto& gates) {
     model.keep_gathered(keep_gathered);
-    const Generated generated = generate(model, bias, prompts, options);
+    const Generated generated = generate(model, gates, prompts, options);
     const std::lock_guard lock(mutex);
     returned.push_back(generated.tokens);
     if (model.world().rank() == 0) first = generated;
@@ -50,8 +50,8 @@ const std::vector<Prompt> kPrompts = {
 // Token by token, each time the whole context anew, without a cache.
 Tokens slowly(const ModelConfig& config, const Prompt& prompt, const GenerateOptions& options) {
   Tokens tokens = prompt.tokens;
-  with_model(config, 1, kGather, DType::kF32, [&](ShardedModel& model, const auto& bias) {
-    StepContext context = base_context(model, bias);
+  with_model(config, 1, kGather, DType::kF32, [&](ShardedModel& model, const auto& gates) {
+    StepContext context = base_context(model, gates);
     context.dropless = true;
     for (std::int64_t i = 0; i < prompt.max_new_tokens; ++i) {
       const std::int64_t begin = context_start(std::ssize(tokens), config.max_seq_len);
@@ -149,7 +149,7 @@ TEST(Generate, TellsEveryTokenInOrderAsItComes) {
   std::vector<Outputs> told(2, Outputs(kPrompts.size()));
   std::vector<std::vector<int>> lasts(2, std::vector<int>(kPrompts.size()));
   Outputs outputs;
-  with_model(model_config(), 2, kExchange, DType::kF32, [&](ShardedModel& model, const auto& bias) {
+  with_model(model_config(), 2, kExchange, DType::kF32, [&](ShardedModel& model, const auto& gates) {
     const auto rank = static_cast<std::size_t>(model.world().rank());
     GenerateOptions options;
     options.on_token = [&](std::size_t prompt, std::int64_t token, bool last) {
@@ -157,7 +157,7 @@ TEST(Generate, TellsEveryTokenInOrderAsItComes) {
       told[rank][prompt].push_back(token);
       lasts[rank][prompt] += last ? 1 : 0;
     };
-    const Generated generated = generate(model, bias, kPrompts, options);
+    const Generated generated = generate(model, gates, kPrompts, options);
     const std::lock_guard lock(mutex);
     outputs = generated.tokens;
   });
@@ -223,7 +223,7 @@ TEST(Generate, RefusesBadPromptsNamingThem) {
 
 TEST(Generate, LogitsThatAreNotFiniteEndAllRanksNamingThePrompt) {
   for (const int ranks : {1, 2}) {
-    with_model(model_config(), ranks, kExchange, DType::kF32, [&](ShardedModel& model, const auto& bias) {
+    with_model(model_config(), ranks, kExchange, DType::kF32, [&](ShardedModel& model, const auto& gates) {
       for (auto& unit : model.units()) {
         for (const Segment& segment : unit->layout().shard_segments(model.world().rank())) {
           if (segment.tensor->name != "lm_head.weight") continue;
@@ -233,7 +233,7 @@ TEST(Generate, LogitsThatAreNotFiniteEndAllRanksNamingThePrompt) {
       }
       model.refresh_images();
       try {
-        generate(model, bias, {{{1}, 2}}, {});
+        generate(model, gates, {{{1}, 2}}, {});
         ADD_FAILURE() << "rank " << model.world().rank() << " went on";
       } catch (const NonFinite& error) {
         EXPECT_NE(std::string(error.what()).find("prompt 1"), std::string::npos) << error.what();

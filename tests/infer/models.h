@@ -27,19 +27,18 @@ inline const Modes kGather{ExpertsMode::kGather, ExpertsMode::kGather};
 inline const Modes kExchange{ExpertsMode::kExchange, ExpertsMode::kExchange};
 inline const Modes kMixed{ExpertsMode::kGather, ExpertsMode::kExchange};
 
-// Runs body(model, bias) on every rank.
-inline void with_model(
-    const ModelConfig& config, int ranks, const Modes& modes, DType dtype,
-    const std::function<void(ShardedModel&, const std::vector<std::vector<float>>&)>& body) {
+// Runs body(model, gates) on every rank.
+inline void with_model(const ModelConfig& config, int ranks, const Modes& modes, DType dtype,
+                       const std::function<void(ShardedModel&, const GateStates&)>& body) {
   run_world(Topology::one_node(ranks), [&](Communicator& world) {
     limit_compute_threads(1);
     ShardedModel model(config, {modes, 0, dtype}, world);
     model.initialise(5);
-    auto bias = initial_bias(config);
-    for (auto& layer : bias) {
+    GateStates gates = empty_gate_states(config);
+    for (auto& layer : gates.layers) {
       for (std::size_t e = 0; e < layer.size(); ++e) layer[e] = 0.1f * static_cast<float>(e % 3);
     }
-    body(model, bias);
+    body(model, gates);
   });
 }
 

@@ -87,7 +87,7 @@ def test_a_wrong_line_is_named_with_what_was_expected(tmp_path, line, words):
     ("steps=3", ["expected section.key=value"]),
     ("train.steps=0", ["integer 0", "expected integer >= 1"]),
     ('train.steps="x"', ['string "x"', "expected integer"]),
-    ("moe.gate=top", ['"top"', '"switch", "top_k"']),
+    ("moe.gate=top", ['"top"', '"switch", "gshard", "top_k"']),
     ("train.batch_tokens=100", ["train.batch_tokens is 100", "data.seq_len * train.accumulation"]),
     ("moe.top_k=9", ["top_k is 9", "(6)"]),
     ("data.seq_len=32", ["data.seq_len is 32", "model.max_seq_len (16)"]),

@@ -56,7 +56,8 @@ TEST(ModelConfig, RefusesWhatNoModelCanBe) {
     edit(c);
     EXPECT_THROW(validate(c), InvalidArgument);
   };
-  EXPECT_NO_THROW(validate(ModelConfig{}));
+  const ModelConfig defaults;
+  EXPECT_NO_THROW(validate(defaults));
   broken([](ModelConfig& c) { c.num_heads = 3; });
   broken([](ModelConfig& c) { c.num_dense_layers = 5; });
   broken([](ModelConfig& c) { c.moe.jitter = 1.0; });

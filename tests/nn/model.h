@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "moesaic/core/rng.h"
+#include "moesaic/nn/gate_states.h"
 #include "moesaic/nn/params.h"
 #include "moesaic/nn/stage.h"
 #include "tests/comm/worlds.h"
@@ -137,6 +138,9 @@ inline Pass run_pass(const ModelConfig& config, const Batch& batch, Communicator
   context.step_tokens = options.step_tokens;
   context.step_targets = options.step_targets;
   context.mask = batch.mask;
+  context.gate_state =
+      first_gate_states(config, 5, std::vector<std::int64_t>(static_cast<std::size_t>(config.vocab_size), 1))
+          .layers;
   context.world = &world;
   context.routes.assign(static_cast<std::size_t>(config.num_layers), {&world, &placement});
   context.stats.resize(static_cast<std::size_t>(config.num_layers));

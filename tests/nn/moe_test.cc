@@ -115,7 +115,7 @@ TEST(Router, WeightsFollowTheOracleForEveryScoreAndNormalisationWithDrops) {
         const Logits l(normal({12, 4}, "logits"));
         const Routing routing = route(c, 0, l.x, l.weight, 12, context);
         const std::span<const float> logits(l.x.data_ptr<float>(), 48);
-        const Choices choices = choose(c.moe.gate, logits, {}, {});
+        const Choices choices = choose(c.moe.gate, {.logits = logits});
         RoutingPlan plan = admit(c.moe.gate, choices, choices.counts, 12, 0, 1);
         weigh(c.moe.gate, logits, choices, plan);
         ASSERT_GT(plan.dropped_capacity, 0);
@@ -146,7 +146,7 @@ TEST(Router, BiasMovesSelectionButNotWeights) {
   c.moe.gate.score = ScoreKind::kSigmoid;
   c.moe.gate.bias_balance = true;
   alone(c, 2, [&](StepContext& context) {
-    context.bias = {{0.0f, 0.0f, 0.0f, 1.0f}};
+    context.gate_state = {{0.0f, 0.0f, 0.0f, 1.0f}};
     const Logits l(rows({1, 0, 0, 0}, 2));
     const Routing routing = route(c, 0, l.x, l.weight, 2, context);
     EXPECT_EQ(routing.plan.expert_ids, (std::vector<std::int32_t>{3, 3}));

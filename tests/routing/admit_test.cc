@@ -46,8 +46,9 @@ World spread(const GateOptions& options, const std::vector<float>& logits,
   std::size_t begin = 0;
   for (const std::int64_t tokens : split) {
     const auto n = static_cast<std::size_t>(tokens), experts = static_cast<std::size_t>(options.num_experts);
-    world.choices.push_back(choose(options, std::span(logits).subspan(begin * experts, n * experts), {},
-                                   std::span(mask).subspan(begin, n)));
+    world.choices.push_back(
+        choose(options, {.logits = std::span(logits).subspan(begin * experts, n * experts),
+                         .mask = std::span(mask).subspan(begin, n)}));
     begin += n;
     const auto& mine = world.choices.back();
     world.gathered.insert(world.gathered.end(), mine.counts.begin(), mine.counts.end());
@@ -191,7 +192,7 @@ TEST(Admit, SecondChoicesOfTheMeasuredCollisionCaseKeepTheirOwnSlots) {
 
 TEST(Admit, FiveTokensForOneExpertOfFourKeepTheFirstFour) {
   auto options = gate_of({5, 4, 1, 1.0, 4, 0.0});
-  options.kind = GateKind::kSwitch;
+  options.name = "switch";
   std::vector<float> logits(5 * 4, 0.0f);
   for (std::size_t t = 0; t < 5; ++t) logits[t * 4] = 9.0f;
   for (const auto& split : {Split{5}, Split{2, 3}, Split{0, 4, 1}}) {
@@ -242,7 +243,7 @@ TEST(Admit, RankScopeDropsAsIfEachRankWereAlone) {
 
 TEST(Admit, DroplessNeedsNoCountsOfOthers) {
   const auto options = gate_of({4, 3, 2, 0.0, 0, 0.0});
-  const auto choices = choose(options, std::vector<float>{1, 0, 2, /**/ 0, 1, 2}, {}, {});
+  const auto choices = choose(options, {.logits = std::vector<float>{1, 0, 2, /**/ 0, 1, 2}});
   const auto plan = admit(options, choices, {}, 0, 0, 4);
   EXPECT_EQ(plan.expert_ids, choices.expert_ids);
   EXPECT_EQ(plan.kept, (std::vector<std::int64_t>{1, 1, 2}));
@@ -253,7 +254,7 @@ TEST(Admit, LargeCountsStayExact) {
   for (const std::int64_t earlier :
        {std::int64_t{40840}, (std::int64_t{1} << 24) + 1, std::int64_t{1} << 40}) {
     auto options = gate_of({1, 2, 1, 1.0, 0, 0.0});
-    const auto choices = choose(options, std::vector<float>{1, 0}, {}, {});
+    const auto choices = choose(options, {.logits = std::vector<float>{1, 0}});
     const std::vector<std::int64_t> gathered{earlier, 0, /**/ 1, 0};
     EXPECT_EQ(slots_wanted(options, choices, gathered, 1, 2), (std::vector<std::int64_t>{earlier}));
   }
@@ -261,7 +262,7 @@ TEST(Admit, LargeCountsStayExact) {
 
 TEST(Admit, RefusesCountsThatContradictTheChoices) {
   const auto options = gate_of({2, 2, 1, 1.0, 0, 0.0});
-  const auto choices = choose(options, std::vector<float>{1, 0, 0, 1}, {}, {});
+  const auto choices = choose(options, {.logits = std::vector<float>{1, 0, 0, 1}});
   EXPECT_THROW(admit(options, choices, std::vector<std::int64_t>{1, 1}, 2, 0, 2), InvalidArgument);  // size
   EXPECT_THROW(admit(options, choices, std::vector<std::int64_t>{2, 0}, 2, 0, 1),
                InvalidArgument);  // content

@@ -11,7 +11,7 @@ namespace {
 
 GateOptions switch_gate(std::int64_t num_experts) {
   GateOptions options;
-  options.kind = GateKind::kSwitch;
+  options.name = "switch";
   options.num_experts = num_experts;
   options.top_k = 1;
   return options;

@@ -22,7 +22,7 @@ GateOptions gate(std::int64_t num_experts, std::int64_t top_k, ScoreKind score, 
 // The plan of one rank, dropless or with capacity, weighed.
 RoutingPlan route(const GateOptions& options, const std::vector<float>& logits,
                   const std::vector<std::uint8_t>& mask = {}) {
-  const auto choices = choose(options, logits, {}, mask);
+  const auto choices = choose(options, {.logits = logits, .mask = mask});
   auto plan = admit(options, choices, choices.counts, choices.valid_tokens, 0, 1);
   weigh(options, logits, choices, plan);
   return plan;
@@ -50,7 +50,7 @@ TEST(Weigh, FollowsTheFormulaInDoublePrecision) {
       const std::size_t num_tokens = 20;
       std::vector<float> logits(num_tokens * 6);
       for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = 3 * random_normal(random_key(5, "h"), i);
-      const auto choices = choose(options, logits, {}, {});
+      const auto choices = choose(options, {.logits = logits});
       const auto plan = route(options, logits);
       ASSERT_GT(plan.dropped_capacity, 0);
       for (std::size_t t = 0; t < num_tokens; ++t) {
@@ -125,7 +125,7 @@ TEST(Weigh, TheSelectionBiasDoesNotEnterTheWeight) {
   auto options = gate(2, 1, ScoreKind::kSigmoid, Normalise::kNone);
   options.bias_balance = true;
   const std::vector<float> logits{1.0f, 0.0f}, bias{0.0f, 5.0f};
-  const auto choices = choose(options, logits, bias, {});
+  const auto choices = choose(options, {.logits = logits, .state = bias});
   auto plan = admit(options, choices, choices.counts, 1, 0, 1);
   weigh(options, logits, choices, plan);
   EXPECT_EQ(plan.expert_ids, (std::vector<std::int32_t>{1}));
@@ -134,7 +134,7 @@ TEST(Weigh, TheSelectionBiasDoesNotEnterTheWeight) {
 
 TEST(Weigh, RefusesLogitsOfAnotherShape) {
   const auto options = gate(2, 1, ScoreKind::kSoftmax, Normalise::kNone);
-  const auto choices = choose(options, std::vector<float>{1, 0}, {}, {});
+  const auto choices = choose(options, {.logits = std::vector<float>{1, 0}});
   auto plan = admit(options, choices, choices.counts, 1, 0, 1);
   EXPECT_THROW(weigh(options, std::vector<float>{1, 0, 0, 1}, choices, plan), InvalidArgument);
 }

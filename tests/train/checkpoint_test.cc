@@ -128,7 +128,7 @@ TEST_F(Checkpoint, FilesHoldEveryTensorOnceAndNothingMore) {
 TEST_F(Checkpoint, OneOfAnotherModelIsRefusedNamingTheTensor) {
   const fs::path saved = save_after(config_, 1);
   const auto load_model = [&](const Config& config) {
-    state_after(config, [&](Trainer& trainer) { load_parameters(trainer.model(), trainer.bias(), saved); });
+    state_after(config, [&](Trainer& trainer) { load_parameters(trainer.model(), trainer.gates(), saved); });
   };
   Config wider = config_;
   wider.model.moe.d_expert = 24;

@@ -79,7 +79,7 @@ TEST(Config, KeysReachTheirVariables) {
       "[parallel]\nexperts = [\"gather\", \"exchange\"]\n[model]\nnum_layers = 2\nactivation = \"relu\"\n"
       "[optim]\nname = \"sgd\"\nschedule = \"constant\"\n[data]\nformat = \"uint16\"\n",
       {"moe.d_expert=64", "train.dtype=bf16"});
-  EXPECT_EQ(config.model.moe.gate.kind, GateKind::kSwitch);
+  EXPECT_EQ(config.model.moe.gate.name, "switch");
   EXPECT_EQ(config.model.moe.balance_scope, BalanceScope::kSequence);
   EXPECT_EQ(config.model.moe.gate.non_finite, OnNonFinite::kDrop);
   EXPECT_EQ(config.model.moe.d_expert, 64);

@@ -106,7 +106,7 @@ TEST(Layouts, BiasBalancingAgreesExactlyInCounts) {
   config.model.moe.gate.capacity_factor = 0;
   config.model.moe.gate.score = ScoreKind::kSigmoid;
   config.model.moe.gate.bias_balance = true;
-  config.model.moe.bias_update_rate = 0.01;
+  config.model.moe.gate.bias_update_rate = 0.01;
   const Outcome one = train(config, 8);
   const Outcome four = train(with_layout(config, {"", 4, {"exchange"}, 2}), 8);
   for (std::size_t i = 0; i < one.steps.size(); ++i) {

@@ -64,7 +64,7 @@ TEST_P(Recompute, GivesTheSameBitsInBf16WithJitterSharedExpertsAccumulationAndBi
   config_.model.moe.gate.capacity_factor = 0;
   config_.model.moe.gate.score = ScoreKind::kSigmoid;
   config_.model.moe.gate.bias_balance = true;
-  config_.model.moe.bias_update_rate = 0.01;
+  config_.model.moe.gate.bias_update_rate = 0.01;
   expect_equal(train(config_, 3), train(recomputed(config_), 3));
 }
 

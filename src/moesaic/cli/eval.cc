@@ -23,18 +23,18 @@ struct EvalCommand {
       const std::filesystem::path checkpoint = source.find(world);
       const Dataset dataset(config.data, config.model.vocab_size);
       ShardedModel model(config.model, parallel_options(config), world);
-      std::vector<std::vector<float>> bias = initial_bias(config.model);
-      load_parameters(model, bias, checkpoint);
+      GateStates gates = empty_gate_states(config.model);
+      load_parameters(model, gates, checkpoint);
       const bool talks = world.rank() == 0;
       if (talks) fmt::print("{}\n", checkpoint.string());
       const auto losses = evaluate_held_out(
-          model, bias, dataset, config.train.batch_tokens / config.train.accumulation, max_tokens);
+          model, gates, dataset, config.train.batch_tokens / config.train.accumulation, max_tokens);
       for (const HeldOutLoss& loss : losses) {
         if (talks)
           fmt::print("  {:<20} {:.4f} nats per token ({} tokens)\n", loss.name, loss.loss, loss.tokens);
       }
       if (!logits_file.empty()) {
-        dump_logits(model, bias, dataset, logits_file);
+        dump_logits(model, gates, dataset, logits_file);
         if (talks) fmt::print("wrote tokens and logits to {}\n", logits_file.string());
       }
       std::fflush(stdout);

@@ -56,8 +56,8 @@ void GenerateCommand::on_rank(Communicator& world, const Config& config,
                               const std::filesystem::path& checkpoint, const std::vector<Prompt>& inputs,
                               GenerateOptions chosen) const {
   ShardedModel model(config.model, parallel_options(config), world);
-  std::vector<std::vector<float>> bias = initial_bias(config.model);
-  load_parameters(model, bias, checkpoint);
+  GateStates gates = empty_gate_states(config.model);
+  load_parameters(model, gates, checkpoint);
   const bool talks = world.rank() == 0, reports = talks && !quiet;
   if (model.gathered_bytes() > 0) {
     const bool keep = keeps_weights(model);
@@ -76,7 +76,7 @@ void GenerateCommand::on_rank(Communicator& world, const Config& config,
       show->add(prompt, token, last);
     };
   }
-  const GenerateStats stats = generate(model, bias, inputs, chosen).stats;
+  const GenerateStats stats = generate(model, gates, inputs, chosen).stats;
   std::vector<std::int64_t> sums = {stats.prefill_gather_bytes, stats.decode_gather_bytes};
   all_reduce(world, std::span(sums));
   std::vector<std::int64_t> cache_bytes(static_cast<std::size_t>(world.size()));

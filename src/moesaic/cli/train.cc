@@ -169,7 +169,12 @@ void require_recordable(const std::vector<std::int64_t>& steps, std::int64_t fir
 void TrainCommand::on_rank(Communicator& world, const Config& config,
                            const std::filesystem::path& run_directory) const {
   const bool talks = world.rank() == 0;
-  if (talks) print_plan(config, world.topology());
+  if (talks) {
+    print_plan(config, world.topology());
+    for (const std::string& note : moesaic::notes(config)) {
+      fmt::print(stderr, "moesaic: warning: {}\n", note);
+    }
+  }
   std::optional<RunLock> lock;
   std::optional<std::filesystem::path> newest;
   std::int64_t steps_done = 0;

@@ -296,8 +296,8 @@ void apply_toml(const Schema& schema, std::string_view text, std::string_view so
   apply_table(schema, root, {source});
 }
 
-void apply_override(const Schema& schema, std::string_view assignment) {
-  const std::string source = fmt::format("--set {}", assignment);
+void apply_override(const Schema& schema, std::string_view assignment, std::string_view origin) {
+  const std::string source = fmt::format("{} {}", origin, assignment);
   const std::size_t equals = assignment.find('=');
   const std::string_view path = assignment.substr(0, equals);
   const std::size_t dot = path.find('.');

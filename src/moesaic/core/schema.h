@@ -79,7 +79,8 @@ using Schema = std::vector<SchemaSection>;
 void apply_toml(const Schema& schema, std::string_view text, std::string_view source);
 
 // Sets one field from "section.key=value"; the value is TOML, quotes around a string may be left out.
-void apply_override(const Schema& schema, std::string_view assignment);
+// `origin` stands before the assignment in errors.
+void apply_override(const Schema& schema, std::string_view assignment, std::string_view origin = "--set");
 
 // Every field with its current value as TOML. apply_toml() of the result gives the same values, doubles bit
 // for bit.

@@ -9,7 +9,7 @@
 
 namespace moesaic {
 
-void dump_logits(ShardedModel& model, const std::vector<std::vector<float>>& bias, const Dataset& dataset,
+void dump_logits(ShardedModel& model, const GateStates& gates, const Dataset& dataset,
                  const std::filesystem::path& file) {
   constexpr std::int64_t kMost = 8;
   const bool reads = model.world().rank() == 0;
@@ -18,7 +18,7 @@ void dump_logits(ShardedModel& model, const std::vector<std::vector<float>>& bia
   std::iota(windows.begin(), windows.end(), 0);
   const at::Tensor tokens = tokens_of(dataset.read(Split::kHeldOut, windows), dataset.seq_len());
 
-  StepContext context = base_context(model, bias);
+  StepContext context = base_context(model, gates);
   const at::Tensor logits = forward_logits(model, tokens, context).to(at::kFloat).contiguous();
   if (!reads) return;
 

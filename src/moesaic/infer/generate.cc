@@ -37,12 +37,12 @@ at::Tensor int64_tensor(const std::vector<std::int64_t>& values) {
 
 class Generation {
  public:
-  Generation(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-             const std::vector<Prompt>& prompts, const GenerateOptions& options)
+  Generation(ShardedModel& model, const GateStates& gates, const std::vector<Prompt>& prompts,
+             const GenerateOptions& options)
       : model_(model),
         options_(options),
         context_length_(options.context > 0 ? options.context : model.config().max_seq_len),
-        context_(base_context(model, bias)),
+        context_(base_context(model, gates)),
         mine_(rows_of_rank(std::ssize(prompts), model.world().rank(), model.world().size())),
         cache_(model.config(), model.units().front()->dtype(), capacities(prompts)) {
     for (const Prompt& prompt : prompts) {
@@ -237,10 +237,10 @@ void check_request(const ModelConfig& config, const std::vector<Prompt>& prompts
   }
 }
 
-Generated generate(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-                   const std::vector<Prompt>& prompts, const GenerateOptions& options) {
+Generated generate(ShardedModel& model, const GateStates& gates, const std::vector<Prompt>& prompts,
+                   const GenerateOptions& options) {
   check_request(model.config(), prompts, options);
-  return Generation(model, bias, prompts, options).run();
+  return Generation(model, gates, prompts, options).run();
 }
 
 }  // namespace moesaic

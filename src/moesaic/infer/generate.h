@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "moesaic/infer/sampling.h"
+#include "moesaic/nn/gate_states.h"
 #include "moesaic/shard/sharded_model.h"
 
 namespace moesaic {
@@ -68,7 +69,7 @@ void check_request(const ModelConfig& config, const std::vector<Prompt>& prompts
 // InvalidArgument on empty prompts, ids outside the vocabulary, negative counts, a context longer than
 // model.max_seq_len, empty stops. NonFinite, on every rank alike, naming the prompt, where no logit is
 // finite.
-Generated generate(ShardedModel& model, const std::vector<std::vector<float>>& bias,
-                   const std::vector<Prompt>& prompts, const GenerateOptions& options);
+Generated generate(ShardedModel& model, const GateStates& gates, const std::vector<Prompt>& prompts,
+                   const GenerateOptions& options);
 
 }  // namespace moesaic

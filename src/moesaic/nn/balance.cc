@@ -18,6 +18,11 @@ double dot(std::span<const double> a, std::span<const double> b) {
   return sum;
 }
 
+float share_of(std::int64_t count, std::int64_t num_tokens) {
+  return num_tokens == 0 ? 0.0f
+                         : static_cast<float>(static_cast<double>(count) / static_cast<double>(num_tokens));
+}
+
 // Keeps `coupled` alive until the backward pass, when every layer's choices are known.
 struct CoupledHolder : torch::CustomClassHolder {
   explicit CoupledHolder(std::shared_ptr<const CoupledBalance> c) : coupled(std::move(c)) {}
@@ -63,33 +68,40 @@ at::Tensor probability_sums(const at::Tensor& probabilities, const at::Tensor& v
   return at::sum((probabilities * valid).view({num_groups, group_size, probabilities.size(1)}), 1);
 }
 
-at::Tensor chosen_shares(BalanceScope scope, const Choices& choices, std::int64_t num_experts,
-                         std::int64_t num_groups, std::span<const std::int64_t> chosen,
-                         std::int64_t num_tokens) {
+at::Tensor chosen_shares(Balance::Of of, const Choices& choices, std::int64_t num_experts,
+                         std::int64_t num_groups) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(num_groups * num_experts), 0);
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(num_groups), 0);
-  if (scope == BalanceScope::kGlobal) {
-    std::copy(chosen.begin(), chosen.end(), counts.begin());
-    tokens[0] = num_tokens;
-  } else if (choices.num_tokens > 0) {
-    const auto top_k = static_cast<std::int64_t>(choices.expert_ids.size()) / choices.num_tokens;
-    const std::int64_t group_size = choices.num_tokens / num_groups;
-    for (std::int64_t t = 0; t < choices.num_tokens; ++t) {
-      const std::int64_t group = t / group_size;
-      const auto ids = std::span(choices.expert_ids)
-                           .subspan(static_cast<std::size_t>(t * top_k), static_cast<std::size_t>(top_k));
-      if (ids[0] < 0) continue;
-      ++tokens[static_cast<std::size_t>(group)];
-      for (const std::int32_t e : ids) ++counts[static_cast<std::size_t>(group * num_experts + e)];
+  const std::int64_t group_size = num_groups == 0 ? 1 : choices.num_tokens / num_groups;
+  const auto counted = static_cast<std::size_t>(of == Balance::Of::kFirstChoices ? 1 : choices.num_choices);
+  for (std::int64_t t = 0; t < choices.num_tokens; ++t) {
+    if (!choices.valid[static_cast<std::size_t>(t)]) continue;
+    const std::int64_t group = t / group_size;
+    ++tokens[static_cast<std::size_t>(group)];
+    const auto ids =
+        std::span(choices.expert_ids).subspan(static_cast<std::size_t>(t * choices.num_choices), counted);
+    for (const std::int32_t e : ids) {
+      if (e >= 0) ++counts[static_cast<std::size_t>(group * num_experts + e)];
     }
   }
   at::Tensor shares = at::empty({num_groups, num_experts}, at::kFloat);
   auto* f = shares.data_ptr<float>();
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    const std::int64_t n = tokens[i / static_cast<std::size_t>(num_experts)];
-    f[i] = n == 0 ? 0.0f : static_cast<float>(static_cast<double>(counts[i]) / static_cast<double>(n));
+    f[i] = share_of(counts[i], tokens[i / static_cast<std::size_t>(num_experts)]);
   }
   return shares;
+}
+
+at::Tensor global_shares(std::span<const std::int64_t> chosen, std::int64_t num_tokens) {
+  at::Tensor shares = at::empty({1, std::ssize(chosen)}, at::kFloat);
+  auto* f = shares.data_ptr<float>();
+  for (std::size_t e = 0; e < chosen.size(); ++e) f[e] = share_of(chosen[e], num_tokens);
+  return shares;
+}
+
+at::Tensor mass_shares(const at::Tensor& sums) {
+  const at::Tensor mass = sums.detach(), total = at::sum(mass, 1, /*keepdim=*/true);
+  return at::where(total > 0, mass / total, 0.0);
 }
 
 at::Tensor coupled_balance(const at::Tensor& sums, std::shared_ptr<const CoupledBalance> coupled, int layer,

@@ -4,10 +4,11 @@
 // count over all ranks, so that ranks and micro-steps only ever add (contract 2 of the design). Padding and
 // tokens without finite logits count nowhere. f is detached.
 //
-//   T tokens of this rank in B sequences, E experts, k choices; c_e choices of e before drops, N tokens (over
-//   the scope) balance: (E/k) * sum_e f_e * (sum over tokens of p_te) / step_tokens, f_e = c_e / N over the
-//   micro-step of all ranks
-//     (global), over this rank, or over each token's sequence. 1.0 at perfect balance.
+//   T tokens of this rank in B sequences, E experts; c_e choices of e before drops, N tokens (over the scope)
+//   balance: factor * sum_e f_e * (sum over tokens of p_te) / step_tokens, f_e = c_e / N over the micro-step
+//     of all ranks (global), over this rank, or over each token's sequence; c_e and factor as the gate has
+//     them (routing/gate_form.h, Balance). 1.0 at perfect balance. Kept mass: p is 0 where e was not chosen,
+//     and f_e is its share of the sum of p.
 //   "hf": E * sum_e (mean over layers f_e) * (mean over layers P_e): about k at balance. Its gradient in one
 //   layer needs
 //     the choices of later layers, so it is completed in the backward pass, from CoupledBalance.
@@ -23,7 +24,7 @@
 #include <vector>
 
 #include "moesaic/nn/stage.h"
-#include "moesaic/routing/gate.h"
+#include "moesaic/routing/gate_form.h"
 
 namespace moesaic {
 
@@ -32,11 +33,15 @@ namespace moesaic {
 at::Tensor probability_sums(const at::Tensor& probabilities, const at::Tensor& valid,
                             std::int64_t num_groups);
 
-// f [G,E], detached. Groups without tokens: 0. `chosen` [E], `num_tokens`: over all ranks, read by the global
-// scope.
-at::Tensor chosen_shares(BalanceScope scope, const Choices& choices, std::int64_t num_experts,
-                         std::int64_t num_groups, std::span<const std::int64_t> chosen,
-                         std::int64_t num_tokens);
+// f [G,E] from counts, detached, of this rank's tokens. Groups without tokens: 0.
+at::Tensor chosen_shares(Balance::Of of, const Choices& choices, std::int64_t num_experts,
+                         std::int64_t num_groups);
+
+// f [1,E] from counts of all ranks. chosen [E].
+at::Tensor global_shares(std::span<const std::int64_t> chosen, std::int64_t num_tokens);
+
+// f [G,E] from sums of kept probabilities, [G,E], detached.
+at::Tensor mass_shares(const at::Tensor& sums);
 
 // The share in Hugging Face's convention of layer `layer`, its facts already in `coupled`. sums [1,E];
 // num_tokens: of all ranks in this micro-step; not yet divided by step_tokens but by 1 / num_layers^2.

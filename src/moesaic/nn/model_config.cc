@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "moesaic/core/error.h"
+#include "moesaic/routing/gate_form.h"
 
 namespace moesaic {
 namespace {
@@ -70,12 +71,14 @@ UnitSpec attention_unit(const ModelConfig& config, int layer, const std::string&
 
 void append_moe_units(std::vector<UnitSpec>& units, const ModelConfig& config, int layer,
                       const std::string& unit_prefix, const std::string& prefix) {
-  const MoeConfig& moe = config.moe;
-  UnitSpec router = dense_unit(unit_prefix + "router", layer);
-  router.keep_fp32 = true;
-  router.tensors.push_back(
-      matrix(prefix + "gate.weight", moe.gate.num_experts, config.d_model, config.init_std));
-  units.push_back(std::move(router));
+  const MoeConfig& moe = moe_of(config, layer);
+  if (gate_named(moe.gate.name).has_router) {
+    UnitSpec router = dense_unit(unit_prefix + "router", layer);
+    router.keep_fp32 = true;
+    router.tensors.push_back(
+        matrix(prefix + "gate.weight", moe.gate.num_experts, config.d_model, config.init_std));
+    units.push_back(std::move(router));
+  }
 
   UnitSpec in = dense_unit(unit_prefix + "gate_up", layer);
   in.kind = UnitKind::kExpert;
@@ -93,6 +96,27 @@ void append_moe_units(std::vector<UnitSpec>& units, const ModelConfig& config, i
     units.push_back(feed_forward_unit(config, unit_prefix + "shared", layer, prefix + "shared_experts.",
                                       moe.num_shared_experts * moe.d_shared));
   }
+}
+
+void validate(const MoeConfig& moe) {
+  moesaic::validate(moe.gate);
+  require_positive("moe.d_expert", moe.d_expert);
+  require(moe.num_shared_experts >= 0, "moe.num_shared_experts must be at least 0, got {}",
+          moe.num_shared_experts);
+  if (moe.num_shared_experts > 0) require_positive("moe.d_shared", moe.d_shared);
+  require_not_negative("moe.balance_loss", moe.balance_loss);
+  require_not_negative("moe.z_loss", moe.z_loss);
+  require(moe.jitter >= 0.0 && moe.jitter < 1.0, "moe.jitter must be in [0, 1), got {}", moe.jitter);
+  require(moe.balance_convention == "one" || moe.balance_convention == "hf",
+          "moe.balance_convention must be \"one\" or \"hf\", got \"{}\"", moe.balance_convention);
+  if (moe.balance_convention == "one") return;
+  require(
+      moe.balance_scope == BalanceScope::kGlobal,
+      "moe.balance_convention \"hf\" is defined over the whole batch: moe.balance_scope must be \"global\"");
+  require(gate_named(moe.gate.name).balance(moe.gate).of == Balance::Of::kAllChoices,
+          "moe.balance_convention \"hf\" counts all choices of every layer: moe.gate must be switch, top_k, "
+          "k_top_1 or sam, got {}",
+          moe.gate.name);
 }
 
 }  // namespace
@@ -117,21 +141,30 @@ void validate(const ModelConfig& config) {
   require_not_negative("model.init_std", config.init_std);
   if (config.num_dense_layers == config.num_layers) return;
 
-  const MoeConfig& moe = config.moe;
-  validate(moe.gate);
-  require_positive("moe.d_expert", moe.d_expert);
-  require(moe.num_shared_experts >= 0, "moe.num_shared_experts must be at least 0, got {}",
-          moe.num_shared_experts);
-  if (moe.num_shared_experts > 0) require_positive("moe.d_shared", moe.d_shared);
-  require_not_negative("moe.balance_loss", moe.balance_loss);
-  require_not_negative("moe.z_loss", moe.z_loss);
-  require_not_negative("moe.bias_update_rate", moe.bias_update_rate);
-  require(moe.jitter >= 0.0 && moe.jitter < 1.0, "moe.jitter must be in [0, 1), got {}", moe.jitter);
-  require(moe.balance_convention == "one" || moe.balance_convention == "hf",
-          "moe.balance_convention must be \"one\" or \"hf\", got \"{}\"", moe.balance_convention);
-  require(
-      moe.balance_convention == "one" || moe.balance_scope == BalanceScope::kGlobal,
-      "moe.balance_convention \"hf\" is defined over the whole batch: moe.balance_scope must be \"global\"");
+  validate(config.moe);
+  for (const auto& [layer, moe] : config.own_moe) {
+    require(layer >= config.num_dense_layers && layer < config.num_layers,
+            "moe.per_layer names layer {}, expected {} to {}, which have experts", layer,
+            config.num_dense_layers, config.num_layers - 1);
+    try {
+      validate(moe);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("layer {}: {}", layer, error.what()));
+    }
+    const bool same_experts =
+        moe.gate.num_experts == config.moe.gate.num_experts && moe.d_expert == config.moe.d_expert &&
+        moe.num_shared_experts == config.moe.num_shared_experts && moe.d_shared == config.moe.d_shared &&
+        moe.balance_convention == config.moe.balance_convention;
+    require(same_experts,
+            "layer {}: num_experts, d_expert, num_shared_experts, d_shared and balance_convention are those "
+            "of all layers, expected no others in moe.per_layer",
+            layer);
+  }
+}
+
+const MoeConfig& moe_of(const ModelConfig& config, std::int64_t layer) {
+  const auto own = config.own_moe.find(layer);
+  return own == config.own_moe.end() ? config.moe : own->second;
 }
 
 std::int64_t TensorSpec::numel() const {

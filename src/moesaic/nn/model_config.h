@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,6 @@ struct MoeConfig {
   std::string balance_convention =
       "one";  // "one": 1.0 at perfect balance; "hf": layers concatenated, about k
   double z_loss = 0.001;
-  double bias_update_rate = 0.001;
-  bool bias_centred = false;
   double jitter = 0.0;  // router input times U(1-jitter, 1+jitter), training only
 };
 
@@ -44,7 +43,11 @@ struct ModelConfig {
   bool tie_embeddings = false;
   double init_std = 0.02;
   MoeConfig moe;
+  std::map<std::int64_t, MoeConfig> own_moe;  // of layers that have another gate, or another of its options
 };
+
+// That of layer `layer`. Experts have one number and one width in all layers.
+const MoeConfig& moe_of(const ModelConfig& config, std::int64_t layer);
 
 // Throws InvalidArgument naming the key, what was got and what is allowed.
 void validate(const ModelConfig& config);

@@ -1,7 +1,8 @@
 // router.h: from hidden states to a routing plan with differentiable weights.
 //
-// Collective over context.world: one all-gather of integers per call (what each rank's tokens chose), in
-// which ranks without tokens take part. Router arithmetic is fp32 whatever the model's dtype.
+// Collective over context.world: one all-gather of integers per call (what each rank's tokens chose), and
+// scores where the gate or its capacity needs those of other ranks (gate_exchange.h); ranks without tokens
+// take part. Router arithmetic is fp32 whatever the model's dtype. What a gate does: routing/gate_form.h.
 //
 //   T tokens of this rank, D width, E experts, K choices per token
 //
@@ -25,10 +26,8 @@ struct Routing {
   at::Tensor auxiliary;  // as StageOutput::auxiliary
 };
 
-// x [T,D] fp32 or bf16; router_weight [E,D] fp32; T = sequences of sequence_length. Fills
-// context.stats[layer]. Weights follow routing's weigh(); normalised sigmoid weights are formed from
-// logarithms, so that they and their gradients stay finite and proportional where every chosen score is too
-// small for fp32.
+// x [T,D] fp32 or bf16; router_weight [E,D] fp32, undefined for a gate without a router; T = sequences of
+// sequence_length. Fills context.stats[layer]. Weights follow routing's weigh().
 Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const at::Tensor& router_weight,
               std::int64_t sequence_length, StepContext& context);
 

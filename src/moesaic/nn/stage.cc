@@ -8,6 +8,7 @@
 #include "moesaic/nn/moe_experts.h"
 #include "moesaic/nn/products.h"
 #include "moesaic/nn/router.h"
+#include "moesaic/routing/gate_form.h"
 
 namespace moesaic {
 namespace {
@@ -28,15 +29,19 @@ StageOutput moe_feed_forward(const ModelConfig& config, int layer, std::span<con
   require(l < context.routes.size() && l < context.stats.size(),
           "layer {}: the step context has {} routes and {} stats, expected {} of each", layer,
           context.routes.size(), context.stats.size(), config.num_layers);
-  require_tensors("router", units[0], 1);
-  require_tensors("gate_up", units[1], 1);
-  require_tensors("down", units[2], 1);
+  const MoeConfig& moe = moe_of(config, layer);
+  const bool has_router = gate_named(moe.gate.name).has_router;
+  if (has_router) require_tensors("router", units[0], 1);
+  const at::Tensor router = has_router ? units[0][0] : at::Tensor();
+  units = units.subspan(has_router ? 1 : 0);
+  require_tensors("gate_up", units[0], 1);
+  require_tensors("down", units[1], 1);
   const at::Tensor tokens = x.reshape({x.size(0) * x.size(1), x.size(2)});
-  const Routing routing = route(config, layer, tokens, units[0][0], x.size(1), context);
+  const Routing routing = route(config, layer, tokens, router, x.size(1), context);
   at::Tensor y = moe_experts(context.routes[l], config.activation, routing.plan, tokens, routing.weights,
-                             units[1][0], units[2][0]);
-  if (config.moe.num_shared_experts > 0) {
-    y = y + feed_forward(config, config.moe.num_shared_experts * config.moe.d_shared, units[3], tokens);
+                             units[0][0], units[1][0]);
+  if (moe.num_shared_experts > 0) {
+    y = y + feed_forward(config, moe.num_shared_experts * moe.d_shared, units[2], tokens);
   }
   return {y.view(x.sizes()), routing.auxiliary};
 }
@@ -97,6 +102,9 @@ StageOutput run_stage(const ModelConfig& config, const StageSpec& stage, std::sp
     require_tensors("embed", units[0], 1);
     require(input.dim() == 2, "token ids: expected [sequences, positions], got {} dimensions", input.dim());
     require_shape("embed_tokens", units[0][0], {config.vocab_size, config.d_model});
+    const at::Tensor ids = input.to(at::kLong).contiguous();
+    context.token_ids.assign(ids.const_data_ptr<std::int64_t>(),
+                             ids.const_data_ptr<std::int64_t>() + ids.numel());
     return {embed(units[0][0], input), {}};
   }
   require(input.dim() == 3, "hidden states: expected [sequences, positions, d_model], got {} dimensions",

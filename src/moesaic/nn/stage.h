@@ -44,6 +44,7 @@ struct LayerStats {
   std::int64_t non_finite = 0;       // this rank's tokens with non-finite logits
   double balance_loss = 0.0;  // unweighted, of this layer alone; 1.0 at perfect balance ("hf": about k)
   double z_loss = 0.0;        // unweighted; this rank's share of the mean
+  double gate_loss = 0.0;     // unweighted, of gates that have a further one; this rank's share of the mean
 };
 
 // Balance loss in Hugging Face's convention multiplies sums over all layers, so the layers of a micro-step
@@ -61,14 +62,15 @@ struct StepContext {
   bool training = true;
   std::uint64_t seed = 0;
   std::int64_t step = 0;
-  std::int64_t first_token = 0;     // global id of this rank's first token within the optimizer step
-  std::int64_t step_tokens = 0;     // routed (non-padding) tokens of all ranks over the optimizer step
-  std::int64_t step_targets = 0;    // target tokens of all ranks over the optimizer step
+  std::int64_t first_token = 0;         // global id of this rank's first token within the optimizer step
+  std::int64_t step_tokens = 0;         // routed (non-padding) tokens of all ranks over the optimizer step
+  std::int64_t step_targets = 0;        // target tokens of all ranks over the optimizer step
+  std::vector<std::int64_t> token_ids;  // [T], left by the embedding for gates that read them
   std::vector<std::uint8_t> mask;   // [T]; false = padding (on the right of its sequence). Empty = all real
   Communicator* world = nullptr;    // counts are gathered over it
   std::vector<ExpertRoute> routes;  // [num_layers]
-  std::vector<std::vector<float>> bias;  // [num_layers][E] bias-balancing biases; empty where unused
-  std::vector<LayerStats> stats;         // [num_layers], filled by run_stage
+  std::vector<std::vector<float>> gate_state;  // [num_layers] see gate_states.h; empty where unused
+  std::vector<LayerStats> stats;               // [num_layers], filled by run_stage
   std::shared_ptr<CoupledBalance>
       coupled;  // made by run_stage for balance_convention "hf"; one per micro-step
 

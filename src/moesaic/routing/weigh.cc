@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "moesaic/core/error.h"
-#include "moesaic/routing/gate.h"
+#include "moesaic/routing/gate_form.h"
 #include "moesaic/routing/score.h"
 
 namespace moesaic {
@@ -40,38 +41,48 @@ struct SigmoidShare {
 void weigh(const GateOptions& options, std::span<const float> logits, const Choices& choices,
            RoutingPlan& plan) {
   validate(options);
+  const Gate& gate = gate_named(options.name);
+  const Weighing weighing = gate.weighing(options);
   const auto num_experts = static_cast<std::size_t>(options.num_experts);
-  const auto top_k = static_cast<std::size_t>(options.top_k);
+  const auto k = static_cast<std::size_t>(choices.num_choices);
   const auto num_tokens = static_cast<std::size_t>(choices.num_tokens);
-  require(logits.size() == num_tokens * num_experts, "gate: {} logits, expected {} ({} tokens x {} experts)",
-          logits.size(), num_tokens * num_experts, num_tokens, num_experts);
-  require(choices.expert_ids.size() == num_tokens * top_k && plan.expert_ids.size() == num_tokens * top_k,
+  require(!gate.has_router || logits.size() == num_tokens * num_experts,
+          "gate: {} logits, expected {} ({} tokens x {} experts)", logits.size(), num_tokens * num_experts,
+          num_tokens, num_experts);
+  require(choices.expert_ids.size() == num_tokens * k && plan.expert_ids.size() == num_tokens * k,
           "gate: {} choices and a plan of {}, expected {} ({} tokens x {})", choices.expert_ids.size(),
-          plan.expert_ids.size(), num_tokens * top_k, num_tokens, top_k);
+          plan.expert_ids.size(), num_tokens * k, num_tokens, k);
   plan.weights.assign(plan.expert_ids.size(), 0.0f);
-  std::vector<std::int32_t> every(num_experts);
-  for (std::size_t e = 0; e < num_experts; ++e) every[e] = static_cast<std::int32_t>(e);
+  // The experts that share a softmax with e.
+  const std::size_t width = num_experts / static_cast<std::size_t>(weighing.blocks);
+  const auto block_of = [&](std::int32_t e) {
+    std::vector<std::int32_t> block(width);
+    std::iota(block.begin(), block.end(),
+              e / static_cast<std::int32_t>(width) * static_cast<std::int32_t>(width));
+    return block;
+  };
 
   for (std::size_t t = 0; t < num_tokens; ++t) {
-    const auto h = logits.subspan(t * num_experts, num_experts);
-    const auto chosen = std::span(choices.expert_ids).subspan(t * top_k, top_k);
-    const auto kept = std::span<const std::int32_t>(plan.expert_ids).subspan(t * top_k, top_k);
-    if (std::all_of(kept.begin(), kept.end(), [](std::int32_t e) { return e < 0; })) continue;
-    const bool normalised = options.normalise != Normalise::kNone;
-    const auto over = options.normalise == Normalise::kBeforeDrop ? chosen : kept;
-    const auto fill = [&](auto weight_of) {
-      for (std::size_t k = 0; k < top_k; ++k) {
-        if (kept[k] >= 0) plan.weights[t * top_k + k] = weight_of(h[static_cast<std::size_t>(kept[k])]);
+    const auto chosen = std::span(choices.expert_ids).subspan(t * k, k);
+    const auto kept = std::span<const std::int32_t>(plan.expert_ids).subspan(t * k, k);
+    const auto over = weighing.normalise == Normalise::kBeforeDrop ? chosen : kept;
+    const bool normalised = weighing.normalise != Normalise::kNone;
+    for (std::size_t i = 0; i < k; ++i) {
+      if (kept[i] < 0) continue;
+      float& weight = plan.weights[t * k + i];
+      if (weighing.score == ScoreKind::kOne) {
+        weight = 1.0f;
+        continue;
       }
-    };
-    if (options.score == ScoreKind::kSoftmax) {
-      const Softmax softmax(h, normalised ? over : std::span<const std::int32_t>(every));
-      fill([&](float x) { return softmax.of(x); });
-    } else if (normalised) {
-      const SigmoidShare share(h, over);
-      fill([&](float x) { return share.of(x) * static_cast<float>(options.route_scale); });
-    } else {
-      fill([](float x) { return sigmoid(x); });
+      const auto h = logits.subspan(t * num_experts, num_experts);
+      const float x = h[static_cast<std::size_t>(kept[i])];
+      if (weighing.score == ScoreKind::kSoftmax) {
+        weight = (normalised ? Softmax(h, over) : Softmax(h, block_of(kept[i]))).of(x);
+      } else if (normalised) {
+        weight = SigmoidShare(h, over).of(x) * static_cast<float>(weighing.scale);
+      } else {
+        weight = sigmoid(x);
+      }
     }
   }
 }

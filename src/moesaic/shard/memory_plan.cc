@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moesaic/nn/stage_spec.h"
+#include "moesaic/routing/gate_form.h"
 #include "moesaic/shard/unit_layout.h"
 
 namespace moesaic {
@@ -17,9 +18,10 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
   std::int64_t values = 10 * d;  // input, two norms, q, k, v and their norms, attention output, residual
   const std::int64_t columns = config.activation == Activation::kSwiGlu ? 2 : 1;
   if (layer < config.num_dense_layers) return values + (columns + 1) * config.d_ff;
-  const MoeConfig& moe = config.moe;
+  const MoeConfig& moe = moe_of(config, layer);
   values += moe.gate.num_experts * 3;                                 // logits, probabilities, scores
-  values += moe.gate.top_k * (2 * d + (columns + 1) * moe.d_expert);  // permuted rows in and out, hidden
+  // Permuted rows in and out, hidden; as many as a token may have.
+  values += max_choices(moe.gate) * (2 * d + (columns + 1) * moe.d_expert);
   values += (columns + 1) * moe.num_shared_experts * moe.d_shared;
   return values;
 }
@@ -57,8 +59,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
     std::int64_t numel = 0;
     for (const TensorSpec& tensor : spec.tensors) numel += tensor.numel();
     plan.parameters += numel;
-    plan.active_parameters +=
-        spec.kind == UnitKind::kExpert ? numel / spec.num_experts * config.moe.gate.top_k : numel;
+    plan.active_parameters += spec.kind == UnitKind::kExpert
+                                  ? numel / spec.num_experts * moe_of(config, spec.layer).gate.top_k
+                                  : numel;
 
     const DType dtype = spec.keep_fp32 ? DType::kF32 : options.dtype;
     for (int rank = 0; rank < world_size; ++rank) {

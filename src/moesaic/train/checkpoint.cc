@@ -31,10 +31,6 @@ std::string file_name(const std::string& kind, int rank, int world_size) {
 }
 std::string index_name(const std::string& kind) { return kind + ".safetensors.index.json"; }
 
-std::string bias_name(std::size_t layer) {
-  return fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
-}
-
 // One kind of state (masters, or a moment): its tensors are named prefix + global name.
 struct State {
   std::string prefix;
@@ -54,10 +50,9 @@ State master_state(ShardedModel& model) {
   return {"", [&model](std::size_t unit) { return model.units()[unit]->master(); }};
 }
 
-// Tensor name -> file, for every tensor of `states` (and the biases, which rank 0 writes).
+// Tensor name -> file, for every tensor of `states` (and the gates' states, which rank 0 writes).
 std::map<std::string, std::string> weight_map(ShardedModel& model, const std::string& kind,
-                                              const std::vector<State>& states,
-                                              const std::vector<std::vector<float>>& bias) {
+                                              const std::vector<State>& states, const GateStates& gates) {
   const int world_size = model.world().size();
   std::map<std::string, std::string> files;
   for (std::size_t u = 0; u < model.units().size(); ++u) {
@@ -69,8 +64,9 @@ std::map<std::string, std::string> weight_map(ShardedModel& model, const std::st
       }
     }
   }
-  for (std::size_t layer = 0; layer < bias.size(); ++layer) {
-    if (!bias[layer].empty()) files[bias_name(layer)] = file_name(kind, 0, world_size);
+  for (std::size_t layer = 0; layer < gates.layers.size(); ++layer) {
+    if (!gates.layers[layer].empty())
+      files[gate_state_name(model.config(), layer)] = file_name(kind, 0, world_size);
   }
   return files;
 }
@@ -78,8 +74,7 @@ std::map<std::string, std::string> weight_map(ShardedModel& model, const std::st
 // This rank's file of one kind. The writer exists only while nothing has failed; collectives go on
 // regardless.
 FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder, const std::string& kind,
-                       const std::vector<State>& states, const std::vector<std::vector<float>>& bias,
-                       std::string& failure) {
+                       const std::vector<State>& states, const GateStates& gates, std::string& failure) {
   Communicator& world = model.world();
   const Span span(world.tracer(), {.phase = Phase::kSave, .name = kind});
   const int rank = world.rank();
@@ -94,9 +89,11 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
       }
     }
   }
-  for (std::size_t layer = 0; rank == 0 && layer < bias.size(); ++layer) {
-    if (bias[layer].empty()) continue;
-    infos.push_back({bias_name(layer), DType::kF32, {static_cast<std::int64_t>(bias[layer].size())}});
+  for (std::size_t layer = 0; rank == 0 && layer < gates.layers.size(); ++layer) {
+    if (gates.layers[layer].empty()) continue;
+    infos.push_back({gate_state_name(model.config(), layer),
+                     DType::kF32,
+                     {static_cast<std::int64_t>(gates.layers[layer].size())}});
   }
 
   const std::filesystem::path path = folder / file_name(kind, rank, world.size());
@@ -123,8 +120,10 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
   }
   FileEntry entry;
   const auto finish = [&] {
-    for (std::size_t layer = 0; rank == 0 && layer < bias.size(); ++layer) {
-      if (!bias[layer].empty()) writer->write(bias_name(layer), 0, std::as_bytes(std::span(bias[layer])));
+    for (std::size_t layer = 0; rank == 0 && layer < gates.layers.size(); ++layer) {
+      if (!gates.layers[layer].empty())
+        writer->write(gate_state_name(model.config(), layer), 0,
+                      std::as_bytes(std::span(gates.layers[layer])));
     }
     writer->finish();
     const Span syncing(world.tracer(), {.phase = Phase::kSave, .name = "sync", .lane = kWorkLane});
@@ -152,9 +151,9 @@ void check_tensor(const SafetensorsSet& set, const std::string& name,
           fmt::join(info.shape, ","), fmt::join(shape, ","));
 }
 
-// Every tensor the states and biases need is there in its shape, and nothing else is.
+// Every tensor the states and gates need is there in its shape, and nothing else is.
 void check_all(const SafetensorsSet& set, ShardedModel& model, const std::vector<State>& states,
-               const std::vector<std::vector<float>>& bias) {
+               const GateStates& gates) {
   std::set<std::string> expected;
   const auto expect = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
     check_tensor(set, name, shape);
@@ -165,8 +164,9 @@ void check_all(const SafetensorsSet& set, ShardedModel& model, const std::vector
       for (const State& state : states) expect(state.prefix + tensor.name, tensor.shape);
     }
   }
-  for (std::size_t layer = 0; layer < bias.size(); ++layer) {
-    if (!bias[layer].empty()) expect(bias_name(layer), {static_cast<std::int64_t>(bias[layer].size())});
+  for (std::size_t layer = 0; layer < gates.layers.size(); ++layer) {
+    if (!gates.layers[layer].empty())
+      expect(gate_state_name(model.config(), layer), {static_cast<std::int64_t>(gates.layers[layer].size())});
   }
   for (const std::string& name : set.names()) {
     require(expected.contains(name), "tensor {} of the checkpoint has no place in this model", name);
@@ -186,9 +186,11 @@ void read_states(const SafetensorsSet& set, ShardedModel& model, const std::vect
   }
 }
 
-void read_biases(const SafetensorsSet& set, std::vector<std::vector<float>>& bias) {
-  for (std::size_t layer = 0; layer < bias.size(); ++layer) {
-    if (!bias[layer].empty()) set.read(bias_name(layer), 0, std::as_writable_bytes(std::span(bias[layer])));
+void read_gates(const SafetensorsSet& set, const ShardedModel& model, GateStates& gates) {
+  for (std::size_t layer = 0; layer < gates.layers.size(); ++layer) {
+    if (!gates.layers[layer].empty())
+      set.read(gate_state_name(model.config(), layer), 0,
+               std::as_writable_bytes(std::span(gates.layers[layer])));
   }
 }
 
@@ -212,7 +214,7 @@ CheckpointManifest describe(Trainer& trainer, const Trainer::Position& position,
     for (FileEntry& entry : decode_entries(text)) manifest.files.push_back(std::move(entry));
   }
   manifest.files.push_back(
-      write_index(folder, kModel, weight_map(model, kModel, {master_state(model)}, trainer.bias())));
+      write_index(folder, kModel, weight_map(model, kModel, {master_state(model)}, trainer.gates())));
   manifest.files.push_back(
       write_index(folder, kOptimizer, weight_map(model, kOptimizer, moment_states(trainer.optimizer()), {})));
   return manifest;
@@ -235,7 +237,7 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
   agree<IoError>(world, failure);
 
   std::vector<FileEntry> entries;
-  entries.push_back(write_states(model, folder, kModel, masters, trainer.bias(), failure));
+  entries.push_back(write_states(model, folder, kModel, masters, trainer.gates(), failure));
   entries.push_back(write_states(model, folder, kOptimizer, moments, {}, failure));
   const std::vector<std::string> entries_by_rank = gather_texts(world, encode_entries(entries));
   try {
@@ -267,19 +269,19 @@ void verify_together(Communicator& world, const std::filesystem::path& checkpoin
   agree<CorruptData>(world, failure);
 }
 
-void load_verified_parameters(ShardedModel& model, std::vector<std::vector<float>>& bias,
+void load_verified_parameters(ShardedModel& model, GateStates& gates,
                               const std::filesystem::path& checkpoint) {
   std::string failure;
   std::optional<SafetensorsSet> set;
   const std::vector<State> states = {master_state(model)};
   attempt(failure, [&] {
     set = SafetensorsSet::open(checkpoint / index_name(kModel));
-    check_all(*set, model, states, bias);
+    check_all(*set, model, states, gates);
   });
   agree<InvalidArgument>(model.world(), failure);
   work_together(model.world(), [&] {
     read_states(*set, model, states);
-    read_biases(*set, bias);
+    read_gates(*set, model, gates);
   });
   model.refresh_images();
 }
@@ -297,10 +299,10 @@ Trainer::Position position_in(const CheckpointManifest& manifest) {
 
 }  // namespace
 
-void load_parameters(ShardedModel& model, std::vector<std::vector<float>>& bias,
-                     const std::filesystem::path& checkpoint) {
+void load_parameters(ShardedModel& model, GateStates& gates, const std::filesystem::path& checkpoint) {
   verify_together(model.world(), checkpoint);
-  load_verified_parameters(model, bias, checkpoint);
+  load_verified_parameters(model, gates, checkpoint);
+  gates.step = read_manifest(checkpoint).step;
 }
 
 void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) {
@@ -319,7 +321,7 @@ void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) 
     check_all(*set, trainer.model(), moments, {});
   });
   agree<InvalidArgument>(world, failure);
-  load_verified_parameters(trainer.model(), trainer.bias(), checkpoint);
+  load_verified_parameters(trainer.model(), trainer.gates(), checkpoint);
   work_together(world, [&] { read_states(*set, trainer.model(), moments); });
   trainer.restore(position);
 }

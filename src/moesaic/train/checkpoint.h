@@ -22,13 +22,12 @@ namespace moesaic {
 // write.
 std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoints);
 
-// Loads parameters, moments, biases and counters from one checkpoint directory, saved under any layout.
-// Verifies sizes and checksums first. Throws CorruptData or InvalidArgument (another model: names the
+// Loads parameters, moments, gates' states and counters from one checkpoint directory, saved under any
+// layout. Verifies sizes and checksums first. Throws CorruptData or InvalidArgument (another model: names the
 // tensor), changing nothing.
 void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint);
 
-// Parameters only: enough to evaluate and to generate.
-void load_parameters(ShardedModel& model, std::vector<std::vector<float>>& bias,
-                     const std::filesystem::path& checkpoint);
+// Parameters and gates' states: enough to evaluate and to generate.
+void load_parameters(ShardedModel& model, GateStates& gates, const std::filesystem::path& checkpoint);
 
 }  // namespace moesaic

@@ -1,11 +1,14 @@
 #include "moesaic/train/config.h"
 
 #include <algorithm>
+#include <charconv>
+#include <map>
 #include <set>
 
 #include "moesaic/core/error.h"
 #include "moesaic/core/file.h"
 #include "moesaic/core/schema.h"
+#include "moesaic/routing/gate_form.h"
 #include "moesaic/train/config_schema.h"
 
 namespace moesaic {
@@ -34,11 +37,47 @@ Config parse_config(std::string_view text, std::string_view source, const fs::pa
   for (const std::string& assignment : overrides) apply_override(schema, assignment);
   resolve(config.data.files, fs::path());
   try {
+    read_layers(config);
     validate(config);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", source, error.what()));
   }
   return config;
+}
+
+void read_layers(Config& config) {
+  config.model.own_moe.clear();
+  for (const std::string& assignment : config.moe_per_layer) {
+    std::int64_t layer = 0;
+    const char* end = assignment.data() + assignment.size();
+    const auto read = std::from_chars(assignment.data(), end, layer);
+    require(read.ec == std::errc() && read.ptr != end && *read.ptr == '.',
+            "moe.per_layer: got \"{}\", expected LAYER.key=value", assignment);
+    MoeConfig& moe = config.model.own_moe.try_emplace(layer, config.model.moe).first->second;
+    apply_override(layer_schema(moe, assignment.substr(0, assignment.find('.'))), assignment,
+                   "moe.per_layer");
+  }
+}
+
+std::vector<std::string> notes(const Config& config) {
+  std::map<std::string, std::string> layers_of;  // by what there is to say
+  const auto say = [&](std::int64_t layer, const std::string& text) {
+    std::string& layers = layers_of[text];
+    layers += (layers.empty() ? "" : ", ") + std::to_string(layer);
+  };
+  for (std::int64_t layer = config.model.num_dense_layers; layer < config.model.num_layers; ++layer) {
+    const GateOptions& options = moe_of(config.model, layer).gate;
+    const Gate& gate = gate_named(options.name);
+    if (!gate.note.empty()) say(layer, fmt::format("gate {} {}", gate.name, gate.note));
+    if (options.priority == Priority::kScore) {
+      say(layer,
+          "priority \"score\" looks across the batch, at later tokens too: what a token gets while "
+          "training depends on tokens that it will not have when it generates");
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [text, layers] : layers_of) lines.push_back(fmt::format("layers {}: {}", layers, text));
+  return lines;
 }
 
 std::string to_toml(const Config& config) {
@@ -60,7 +99,7 @@ std::string reference_markdown() {
 
 void validate(const Config& config) {
   validate(config.model);
-  const auto& [model, parallel, comm, codec, data, optim, train, checkpoint] = config;
+  const auto& [model, moe_per_layer, parallel, comm, codec, data, optim, train, checkpoint] = config;
   const std::int64_t choices = static_cast<std::int64_t>(parallel.experts.size());
   require(choices == 1 || choices == model.num_layers,
           "parallel.experts has {} entries, expected 1 or one per layer (model.num_layers = {})", choices,
@@ -100,6 +139,7 @@ void require_same_run(const Config& saved, const Config& now) {
       "moe.z_loss",       "moe.bias_update_rate", "moe.bias_centred",
       "moe.jitter",       "moe.non_finite",       "moe.capacity_factor",
       "moe.min_capacity", "moe.capacity_scope",   "model.init_std",
+      "moe.priority",     "moe.alignment_loss",   "moe.random_second",
       "model.max_seq_len"};
   for (std::size_t s = 0; s < before.size(); ++s) {
     for (std::size_t f = 0; f < before[s].fields.size(); ++f) {

@@ -86,6 +86,7 @@ struct CheckpointConfig {
 
 struct Config {
   ModelConfig model;
+  std::vector<std::string> moe_per_layer;  // "LAYER.key=value"; read into model.own_moe
   ParallelConfig parallel;
   CommConfig comm;
   CodecConfig codec;
@@ -104,6 +105,13 @@ Config load_config(const std::filesystem::path& path, std::span<const std::strin
 // where relative data.files start.
 Config parse_config(std::string_view text, std::string_view source, const std::filesystem::path& folder,
                     std::span<const std::string> overrides = {});
+
+// Fills model.own_moe from moe_per_layer: model.moe with what a layer has otherwise. InvalidArgument as for
+// overrides.
+void read_layers(Config& config);
+
+// What a user should know before training: gates that look across the batch, and the like. One line each.
+std::vector<std::string> notes(const Config& config);
 
 // Every key with its value. parse_config() of it gives an equal Config, doubles bit for bit.
 std::string to_toml(const Config& config);

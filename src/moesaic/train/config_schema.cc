@@ -1,5 +1,7 @@
 #include "moesaic/train/config_schema.h"
 
+#include "moesaic/train/moe_schema.h"
+
 namespace moesaic {
 namespace {
 
@@ -45,94 +47,6 @@ SchemaSection model_section(ModelConfig& c) {
            .doc = "standard deviation of initial weights",
            .min = 0,
            .above_min = true},
-      }};
-}
-
-SchemaSection moe_section(MoeConfig& c) {
-  GateOptions& gate = c.gate;
-  return {
-      "moe",
-      "Experts, the gate that chooses them, capacity and auxiliary losses.",
-      {
-          {.key = "gate",
-           .target = enum_target(&gate.kind, {{"switch", GateKind::kSwitch}, {"top_k", GateKind::kTopK}}),
-           .doc = "selection rule"},
-          {.key = "num_experts", .target = &gate.num_experts, .doc = "experts per MoE layer", .min = 1},
-          {.key = "top_k",
-           .target = &gate.top_k,
-           .doc = "experts per token; 1 for the switch gate",
-           .min = 1},
-          {.key = "d_expert", .target = &c.d_expert, .doc = "width of one expert", .min = 1},
-          {.key = "normalise",
-           .target = enum_target(&gate.normalise, {{"none", Normalise::kNone},
-                                                   {"before_drop", Normalise::kBeforeDrop},
-                                                   {"after_drop", Normalise::kAfterDrop}}),
-           .doc = "make a token's weights sum to 1: over its chosen experts, or over those kept after drops"},
-          {.key = "score",
-           .target =
-               enum_target(&gate.score, {{"softmax", ScoreKind::kSoftmax}, {"sigmoid", ScoreKind::kSigmoid}}),
-           .doc = "from router logits to weights"},
-          {.key = "route_scale",
-           .target = &gate.route_scale,
-           .doc = "factor on normalised sigmoid weights; 1 elsewhere",
-           .min = 0,
-           .above_min = true},
-          {.key = "capacity_factor",
-           .target = &gate.capacity_factor,
-           .doc = "an expert takes at most this times its even share of choices; 0 = dropless",
-           .min = 0},
-          {.key = "min_capacity",
-           .target = &gate.min_capacity,
-           .doc = "lower bound of an expert's capacity",
-           .unit = "rows",
-           .min = 0},
-          {.key = "capacity_scope",
-           .target = enum_target(&gate.capacity_scope,
-                                 {{"global", CapacityScope::kGlobal}, {"rank", CapacityScope::kRank}}),
-           .doc =
-               "tokens that share one capacity: of all ranks (the layout does not matter), or of one rank"},
-          {.key = "bias_balance",
-           .target = &gate.bias_balance,
-           .doc =
-               "balance load by a bias on the scores that select, updated every step; needs sigmoid scores"},
-          {.key = "bias_update_rate",
-           .target = &c.bias_update_rate,
-           .doc = "step of the balancing bias",
-           .min = 0},
-          {.key = "bias_centred",
-           .target = &c.bias_centred,
-           .doc = "keep the mean of the balancing bias where it is"},
-          {.key = "num_shared_experts",
-           .target = &c.num_shared_experts,
-           .doc = "experts that every token passes",
-           .min = 0},
-          {.key = "d_shared", .target = &c.d_shared, .doc = "width of one shared expert", .min = 1},
-          {.key = "balance_loss",
-           .target = &c.balance_loss,
-           .doc = "coefficient of the load-balancing loss; 0 = off",
-           .min = 0},
-          {.key = "balance_scope",
-           .target = enum_target(&c.balance_scope, {{"global", BalanceScope::kGlobal},
-                                                    {"rank", BalanceScope::kRank},
-                                                    {"sequence", BalanceScope::kSequence}}),
-           .doc = "tokens over which balance is measured"},
-          {.key = "balance_convention",
-           .target = &c.balance_convention,
-           .doc = "one: 1 at perfect balance; hf: as in Hugging Face, layers concatenated, about top_k",
-           .allowed = {"one", "hf"}},
-          {.key = "z_loss",
-           .target = &c.z_loss,
-           .doc = "coefficient of the router z-loss; 0 = off",
-           .min = 0},
-          {.key = "jitter",
-           .target = &c.jitter,
-           .doc = "the router's input is scaled by a random factor in 1 +- this while training; 0 = off",
-           .min = 0,
-           .max = 0.999},
-          {.key = "non_finite",
-           .target =
-               enum_target(&gate.non_finite, {{"error", OnNonFinite::kError}, {"drop", OnNonFinite::kDrop}}),
-           .doc = "a token with non-finite router logits: stop the run, or give it no expert"},
       }};
 }
 
@@ -376,10 +290,24 @@ SchemaSection checkpoint_section(CheckpointConfig& c) {
 
 }  // namespace
 
+Schema layer_schema(MoeConfig& moe, std::string name) {
+  Schema schema = {moe_section(moe)};
+  schema.front().name = std::move(name);
+  return schema;
+}
+
 Schema config_schema(Config& config) {
-  return {model_section(config.model), moe_section(config.model.moe), parallel_section(config.parallel),
-          comm_section(config.comm),   codec_section(config.codec),   data_section(config.data),
-          optim_section(config.optim), train_section(config.train),   checkpoint_section(config.checkpoint)};
+  SchemaSection moe = moe_section(config.model.moe);
+  moe.fields.push_back(
+      {.key = "per_layer",
+       .target = ListTarget{&config.moe_per_layer, false},
+       .doc = "other values of keys of this table for single layers, counted from 0, as LAYER.key=value: "
+              "[\"0.gate=hash\", \"0.top_k=1\"]"});
+  return {model_section(config.model),          std::move(moe),
+          parallel_section(config.parallel),    comm_section(config.comm),
+          codec_section(config.codec),          data_section(config.data),
+          optim_section(config.optim),          train_section(config.train),
+          checkpoint_section(config.checkpoint)};
 }
 
 }  // namespace moesaic

@@ -10,4 +10,7 @@ namespace moesaic {
 // Bound to `config`, which must outlive the result.
 Schema config_schema(Config& config);
 
+// The keys that a single MoE layer may have otherwise, in one section of that name.
+Schema layer_schema(MoeConfig& moe, std::string name);
+
 }  // namespace moesaic

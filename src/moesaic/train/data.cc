@@ -112,4 +112,17 @@ Batch Sampler::batch(std::int64_t step, std::int64_t micro, int rank, int world_
   return batch;
 }
 
+std::vector<std::int64_t> Sampler::token_counts(std::int64_t vocab_size) const {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
+  const std::int64_t samples = std::min(dataset_->num_windows(Split::kTraining),
+                                        std::max<std::int64_t>(1, kMostTokens / dataset_->seq_len()));
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(vocab_size), 0);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const std::int64_t window = window_of(i);
+    const Batch batch = dataset_->read(Split::kTraining, std::span(&window, 1));
+    for (const std::int64_t token : batch.tokens) ++counts[static_cast<std::size_t>(token)];
+  }
+  return counts;
+}
+
 }  // namespace moesaic

@@ -101,6 +101,8 @@ class Sampler {
   std::int64_t next_sample(std::int64_t step) const;
   // What `rank` reads in one micro-step.
   Batch batch(std::int64_t step, std::int64_t micro, int rank, int world_size) const;
+  // [V]: how often each token is read in the first samples of a run: an epoch of them, or 2^22 tokens.
+  std::vector<std::int64_t> token_counts(std::int64_t vocab_size) const;
 
  private:
   const Dataset* dataset_;

@@ -34,10 +34,10 @@ double summed_loss(ShardedModel& model, StepContext& context, const Dataset& dat
 
 }  // namespace
 
-std::vector<HeldOutLoss> evaluate_held_out(ShardedModel& model, const std::vector<std::vector<float>>& bias,
+std::vector<HeldOutLoss> evaluate_held_out(ShardedModel& model, const GateStates& gates,
                                            const Dataset& dataset, std::int64_t batch_tokens,
                                            std::int64_t max_tokens) {
-  StepContext context = base_context(model, bias);
+  StepContext context = base_context(model, gates);
   const std::int64_t seq_len = dataset.seq_len();
   const std::int64_t batch = std::max<std::int64_t>(1, batch_tokens / seq_len);
   const std::int64_t most =

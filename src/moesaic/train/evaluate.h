@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "moesaic/nn/gate_states.h"
 #include "moesaic/shard/sharded_model.h"
 #include "moesaic/train/data.h"
 
@@ -20,7 +21,7 @@ struct HeldOutLoss {
 // most about max_tokens tokens per file (0 = all). batch_tokens: of all ranks at a time. Collective; the same
 // values on all ranks, in every layout to rounding. Routing, capacity included, works as in training on
 // batches of this size.
-std::vector<HeldOutLoss> evaluate_held_out(ShardedModel& model, const std::vector<std::vector<float>>& bias,
+std::vector<HeldOutLoss> evaluate_held_out(ShardedModel& model, const GateStates& gates,
                                            const Dataset& dataset, std::int64_t batch_tokens,
                                            std::int64_t max_tokens);
 

@@ -175,6 +175,7 @@ void MetricsLog::write(const StepReport& report, std::int64_t choices_interval) 
             {"skipped", report.skipped},
             {"balance_loss", report.balance_loss},
             {"z_loss", report.z_loss},
+            {"gate_loss", report.gate_loss},
             {"dropped", report.dropped},
             {"dropped_non_finite", report.dropped_non_finite},
             {"gather_bytes", report.gather.total},

@@ -2,7 +2,8 @@
 //
 // Training steps:
 //   step, loss, gradient_norm, learning_rate, tokens_per_s, skipped
-//   balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss
+//   balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss,
+//   gate_loss (of gates that have a further one: sam's alignment)
 //   dropped, dropped_non_finite
 //   seconds, blocked_seconds             of rank 0
 //   exposed_seconds, hidden_seconds      communication the compute thread stood still for; communication in

@@ -103,15 +103,6 @@ std::int64_t moments_per_element(const Config& config) {
   return config.optim.momentum != 0 ? 1 : 0;
 }
 
-std::vector<std::vector<float>> initial_bias(const ModelConfig& config) {
-  std::vector<std::vector<float>> bias(static_cast<std::size_t>(config.num_layers));
-  if (!config.moe.gate.bias_balance) return bias;
-  for (std::int64_t layer = config.num_dense_layers; layer < config.num_layers; ++layer) {
-    bias[static_cast<std::size_t>(layer)].assign(static_cast<std::size_t>(config.moe.gate.num_experts), 0.0f);
-  }
-  return bias;
-}
-
 Trainer::Trainer(const Config& config, Communicator& world)
     : config_(config),
       clock_(world.tracer()),
@@ -126,10 +117,14 @@ Trainer::Trainer(const Config& config, Communicator& world)
       gather_choices_(model_, config.codec.method, config.codec.reference, calibration_,
                       gathers_per_step(config.train)),
       reduce_choices_(model_, config.codec.gradients, calibration_, reduces_per_step(config.train)),
-      bias_(initial_bias(config.model)) {}
+      gates_(first_gate_states(config.model, static_cast<std::uint64_t>(config.train.seed),
+                               reads_token_counts(config.model)
+                                   ? sampler_.token_counts(config.model.vocab_size)
+                                   : std::vector<std::int64_t>())) {}
 
 void Trainer::restore(const Position& position) {
   position_ = position;
+  gates_.step = position.steps_done;
   optimizer_.set_steps(position.optimizer_steps);
   sampler_ = Sampler(dataset_, {.seed = config_.train.seed,
                                 .sequences = micro_batch_sequences(config_),
@@ -155,7 +150,7 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
       const Span span(world_.tracer(), {.phase = Phase::kData, .name = "read batch"});
       return sampler_.batch(step, micro, world_.rank(), world_.size());
     }();
-    StepContext context = base_context(model_, bias_);
+    StepContext context = base_context(model_, gates_);
     context.training = true;
     context.seed = static_cast<std::uint64_t>(train.seed);
     context.step = step;
@@ -172,30 +167,23 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
       report.dropped_non_finite += stats.non_finite;
       report.balance_loss += stats.balance_loss;
       report.z_loss += stats.z_loss;
+      report.gate_loss += stats.gate_loss;
       ++moe_layer;
     }
   }
   return loss;
 }
 
-void Trainer::update_biases(const StepReport& report) {
-  std::size_t moe_layer = 0;
-  for (std::vector<float>& bias : bias_) {
-    if (bias.empty()) continue;
-    update_bias(bias, report.chosen[moe_layer++], config_.model.moe.bias_update_rate,
-                config_.model.moe.bias_centred);
-  }
-}
-
 void Trainer::sum_over_ranks(StepReport& report, double loss, std::vector<std::int64_t> sent) {
-  // The balance loss is global already; the z-loss is this rank's share of the mean.
-  std::vector<double> shares = {loss, report.z_loss};
+  // The balance loss is global already; the others are this rank's shares of the mean.
+  std::vector<double> shares = {loss, report.z_loss, report.gate_loss};
   all_reduce(world_, std::span(shares));
   report.loss = shares[0];
   const double summed = std::max<double>(1.0, static_cast<double>(report.chosen.size())) *
                         static_cast<double>(config_.train.accumulation);
   report.balance_loss /= summed;
   report.z_loss = shares[1] / summed;
+  report.gate_loss = shares[2] / summed;
 
   sent.push_back(report.dropped);
   sent.push_back(report.dropped_non_finite);
@@ -236,9 +224,9 @@ void Trainer::step_on(std::int64_t step, StepReport& report) {
     const double scale = limit > 0 ? std::min(1.0, limit / (report.gradient_norm + 1e-6)) : 1.0;
     optimizer_.step(report.learning_rate, scale);
     model_.refresh_images();
-    update_biases(report);
+    update_gate_states(config_.model, gates_, report.chosen);
   }
-  ++position_.steps_done;
+  gates_.step = ++position_.steps_done;
 }
 
 StepReport Trainer::step() {
@@ -262,7 +250,7 @@ StepReport Trainer::step() {
 
 std::vector<HeldOutLoss> Trainer::evaluate(std::int64_t max_tokens) {
   const Span span(world_.tracer(), {.phase = Phase::kEvaluate, .name = "held-out loss"});
-  return evaluate_held_out(model_, bias_, dataset_, config_.train.batch_tokens / config_.train.accumulation,
+  return evaluate_held_out(model_, gates_, dataset_, config_.train.batch_tokens / config_.train.accumulation,
                            max_tokens);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moesaic/comm/communicator.h"
+#include "moesaic/nn/gate_states.h"
 #include "moesaic/shard/gather_choices.h"
 #include "moesaic/shard/reduce_choices.h"
 #include "moesaic/shard/sharded_model.h"
@@ -39,8 +40,8 @@ struct StepReport {
   double loss = 0;        // mean cross-entropy, nats per target token
   double gradient_norm = 0;
   double learning_rate = 0;
-  bool skipped = false;                 // non-finite loss or gradient: parameters untouched
-  double balance_loss = 0, z_loss = 0;  // unweighted, means over layers and micro-steps
+  bool skipped = false;                                // non-finite loss or gradient: parameters untouched
+  double balance_loss = 0, z_loss = 0, gate_loss = 0;  // unweighted, means over layers and micro-steps
   std::int64_t dropped_non_finite = 0;  // tokens left without experts by non-finite logits, over the layers
   std::int64_t dropped = 0;             // choices lost to capacity
   std::vector<std::vector<std::int64_t>> chosen;  // [MoE layer][E] choices before drops
@@ -78,8 +79,8 @@ class Trainer {
   void restore(const Position& position);
   std::int64_t steps_done() const { return position_.steps_done; }
 
-  // Bias-balancing biases, [num_layers][E], empty where unused.
-  std::vector<std::vector<float>>& bias() { return bias_; }
+  // Where the gates stand, as evaluation and checkpoints take it.
+  GateStates& gates() { return gates_; }
 
   // Throws NonFinite after train.max_skipped_steps skipped in a row.
   StepReport step();
@@ -92,7 +93,6 @@ class Trainer {
   double forward_and_backward(std::int64_t step, StepReport& report);
   void step_on(std::int64_t step, StepReport& report);
   void sum_over_ranks(StepReport& report, double loss, std::vector<std::int64_t> sent);
-  void update_biases(const StepReport& report);
 
   Config config_;
   PhaseClock clock_;
@@ -104,7 +104,7 @@ class Trainer {
   Calibration calibration_;  // what the choices go by
   GatherChoices gather_choices_;
   ReduceChoices reduce_choices_;
-  std::vector<std::vector<float>> bias_;
+  GateStates gates_;
   Position position_;
 };
 
@@ -113,8 +113,5 @@ ParallelOptions parallel_options(const Config& config);
 
 // fp32 values the optimizer keeps per parameter: 2 for AdamW, 1 for SGD with momentum, else 0.
 std::int64_t moments_per_element(const Config& config);
-
-// Zero biases where bias balancing is on: [num_layers][E], empty elsewhere.
-std::vector<std::vector<float>> initial_bias(const ModelConfig& config);
 
 }  // namespace moesaic

@@ -43,12 +43,13 @@ at::Tensor forward_to_head(ShardedModel& model, const at::Tensor& tokens, StepCo
 
 }  // namespace
 
-StepContext base_context(const ShardedModel& model, const std::vector<std::vector<float>>& bias) {
+StepContext base_context(const ShardedModel& model, const GateStates& gates) {
   StepContext context;
   context.training = false;
   context.world = &model.world();
   context.routes = model.routes();
-  context.bias = bias;
+  context.step = gates.step;
+  context.gate_state = gates.layers;
   context.stats.resize(static_cast<std::size_t>(model.config().num_layers));
   return context;
 }

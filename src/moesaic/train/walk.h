@@ -9,14 +9,14 @@
 
 #include <vector>
 
+#include "moesaic/nn/gate_states.h"
 #include "moesaic/nn/stage.h"
 #include "moesaic/shard/sharded_model.h"
 
 namespace moesaic {
 
 // A context with what does not change from step to step; training is off, the counts of tokens are 0.
-// bias: [num_layers][E], empty where unused.
-StepContext base_context(const ShardedModel& model, const std::vector<std::vector<float>>& bias);
+StepContext base_context(const ShardedModel& model, const GateStates& gates);
 
 // Layers whose activations are computed again in the backward pass instead of kept; empty = none of them.
 // Such a layer keeps its input and its routing: the second forward follows the first one's plan, sends what
