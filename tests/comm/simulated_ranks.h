@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -24,10 +25,19 @@ class SimulatedRanks {
  public:
   using Bytes = std::vector<std::byte>;
 
-  // inputs and outputs by rank; outputs are written.
+  // What a kNotify of `rank` does.
+  using OnNotify = std::function<void(std::size_t rank, const Op&)>;
+
+  // inputs, outputs and stagings (empty: outputs) by rank; the latter two are written.
   SimulatedRanks(const std::vector<Schedule>& schedules, const std::vector<Bytes>& inputs,
-                 std::vector<Bytes>& outputs, std::uint64_t seed)
-      : schedules_(schedules), inputs_(inputs), outputs_(outputs), seed_(seed) {
+                 std::vector<Bytes>& outputs, std::uint64_t seed, std::vector<Bytes>* stagings = nullptr,
+                 OnNotify on_notify = {})
+      : schedules_(schedules),
+        inputs_(inputs),
+        outputs_(outputs),
+        stagings_(stagings),
+        on_notify_(std::move(on_notify)),
+        seed_(seed) {
     for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
       const auto& ops = schedules[rank].ops;
       scratch_.emplace_back(static_cast<std::size_t>(schedules[rank].scratch_bytes));
@@ -76,7 +86,10 @@ class SimulatedRanks {
 
   const Op& op(At at) const { return schedules_[at.rank].ops[at.op]; }
   std::byte* write(std::size_t rank, const Range& range) {
-    Bytes& buffer = range.buffer == BufferId::kScratch ? scratch_[rank] : outputs_[rank];
+    const bool staged = stagings_ != nullptr && range.buffer == BufferId::kStaging;
+    Bytes& buffer = range.buffer == BufferId::kScratch ? scratch_[rank]
+                    : staged                           ? (*stagings_)[rank]
+                                                       : outputs_[rank];
     return buffer.data() + checked(range, buffer.size());
   }
   const std::byte* read(std::size_t rank, const Range& range) {
@@ -114,6 +127,7 @@ class SimulatedRanks {
                              write(at.rank, o.target));
       finish(at);
     } else {
+      if (on_notify_) on_notify_(at.rank, o);
       finish(at);
     }
   }
@@ -151,6 +165,8 @@ class SimulatedRanks {
   const std::vector<Schedule>& schedules_;
   const std::vector<Bytes>& inputs_;
   std::vector<Bytes>& outputs_;
+  std::vector<Bytes>* stagings_;
+  OnNotify on_notify_;
   std::uint64_t seed_, draws_ = 0;
   std::vector<Bytes> scratch_;
   std::vector<std::vector<std::size_t>> missing_;

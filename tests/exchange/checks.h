@@ -10,6 +10,7 @@
 
 #include "moesaic/comm/communicator.h"
 #include "moesaic/exchange/dispatch.h"
+#include "tests/exchange/crossing_bytes.h"
 #include "tests/exchange/oracle.h"
 
 namespace moesaic::exchange_checks {
@@ -65,19 +66,24 @@ inline float identity(int) { return 1.0f; }
 // One rank's tokens of a case on their way through the exchange.
 class Trip {
  public:
-  Trip(Communicator& group, const Case& c, DType dtype)
+  Trip(Communicator& group, const Case& c, DType dtype, Route route = Route::kFlat)
       : group_(group),
         case_(c),
         dtype_(dtype),
+        route_(route),
         placement_(placement_of(c, group.size())),
         plan_(plan_of(c, group.rank(), group.size())),
-        expected_(received_rows(c, placement_, group.rank(), group.size())) {}
+        expected_(received_rows(c, placement_, group.rank(), group.size())),
+        due_(crossing_bytes(c, placement_, group.topology(), group.rank(), dtype, route)) {}
 
   void go() {
     const auto before = group_.traffic();
     const Buffer x = packed(payload("x", group_.rank()), dtype_);
-    handle_ = dispatch(group_, plan_, placement_, {x.data(), dtype_, plan_.num_tokens, case_.width}, rows_);
-    expect_equal("bytes sent by dispatch", bytes(group_.traffic()) - bytes(before), bytes_due(true));
+    handle_ = dispatch(group_, plan_, placement_, {x.data(), dtype_, plan_.num_tokens, case_.width}, rows_,
+                       {.route = route_});
+    const CrossingBytes due =
+        crossing_bytes(case_, placement_, group_.topology(), group_.rank(), dtype_, route_);
+    expect_equal("bytes sent to other nodes by dispatch", crossed(before), due.counts + due.lists + due.rows);
     check_handle();
     check_rows("x");
   }
@@ -86,7 +92,7 @@ class Trip {
     const auto before = group_.traffic();
     const Buffer g = packed(payload("g", group_.rank()), dtype_);
     dispatch_again(group_, handle_, {g.data(), dtype_, plan_.num_tokens, case_.width}, rows_);
-    expect_equal("bytes sent by dispatch_again", bytes(group_.traffic()) - bytes(before), bytes_due(false));
+    expect_equal("bytes sent to other nodes by dispatch_again", crossed(before), due_.rows);
     check_rows("g");
   }
 
@@ -109,9 +115,7 @@ class Trip {
     const auto before = group_.traffic();
     combine(group_, handle_, {sums.data(), dtype_, handle_.num_rows(), case_.width},
             {y.data(), result, plan_.num_tokens, case_.width});
-    std::int64_t due = 0;
-    for (const auto& row : expected_) due += row.source == group_.rank() ? 0 : row_bytes();
-    expect_equal("bytes sent by combine", bytes(group_.traffic()) - bytes(before), due);
+    expect_equal("bytes sent to other nodes by combine", crossed(before), due_.sums);
     expect_same_bits("combined " + purpose, unpacked(y, result),
                      combined(plan_, placement_, group_.topology(), payload(purpose, group_.rank()),
                               case_.width, factor, dtype_, result));
@@ -135,24 +139,11 @@ class Trip {
 
  private:
   static float value(int expert, float weight) { return 0.5f * static_cast<float>(expert + 1) + weight; }
-  static std::int64_t bytes(const Traffic& t) { return t.inter_node_bytes + t.intra_node_bytes; }
-  std::int64_t row_bytes() const { return case_.width * size_of(dtype_); }
+  std::int64_t crossed(const Traffic& before) const {
+    return group_.traffic().inter_node_bytes - before.inter_node_bytes;
+  }
   std::vector<float> payload(const std::string& purpose, int rank) const {
     return payload_of(case_, purpose, rank, group_.size(), dtype_);
-  }
-
-  // What de-duplication requires: each token once per other rank that owns one of its experts.
-  std::int64_t bytes_due(bool with_slots) const {
-    std::int64_t due = 0;
-    for (int owner = 0; owner < group_.size(); ++owner) {
-      if (owner == group_.rank()) continue;
-      if (with_slots) due += 32;
-      for (std::int64_t t = 0; t < plan_.num_tokens; ++t) {
-        const auto slots = std::ssize(slots_at(plan_, placement_, t, owner));
-        if (slots > 0) due += row_bytes() + (with_slots ? 4 + 8 * slots : 0);
-      }
-    }
-    return due;
   }
 
   // Rows by (source rank, token), slots by ascending k.
@@ -211,20 +202,22 @@ class Trip {
   Communicator& group_;
   const Case& case_;
   DType dtype_;
+  Route route_;
   Placement placement_;
   RoutingPlan plan_;
   std::vector<ReceivedRow> expected_;
+  CrossingBytes due_;
   Buffer rows_;
   DispatchHandle handle_;
 };
 
 // Forward and backward of every case in both dtypes.
-inline void check_all_cases(Communicator& group) {
+inline void check_all_cases(Communicator& group, Route route) {
   for (const Case& c : cases()) {
     if (!c.random_table && c.num_experts < group.size()) continue;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       try {
-        Trip trip(group, c, dtype);
+        Trip trip(group, c, dtype, route);
         trip.go();
         trip.come_back("x", scale_by_id, dtype);
         trip.come_back("x", identity, dtype);
@@ -233,16 +226,21 @@ inline void check_all_cases(Communicator& group) {
         trip.come_back("g", scale_by_id, dtype);
         trip.return_values();
       } catch (const Mismatch& e) {
-        throw Mismatch(fmt::format("case '{}', {}: {}", c.name, name_of(dtype), e.what()));
+        throw Mismatch(
+            fmt::format("route {}, case '{}', {}: {}", name_of(route), c.name, name_of(dtype), e.what()));
       }
     }
   }
 }
 
+inline void check_all_routes(Communicator& group) {
+  for (const Route route : kRoutes) check_all_cases(group, route);
+}
+
 // Two forwards before the first backward, as two layers or two micro-batches have: handles do not disturb
-// each other.
+// each other, whatever their routes.
 inline void check_two_in_flight(Communicator& group) {
-  Trip first(group, cases()[1], DType::kF32), second(group, cases()[5], DType::kBF16);
+  Trip first(group, cases()[1], DType::kF32, Route::kRailDedup), second(group, cases()[5], DType::kBF16);
   first.go();
   first.come_back("x", scale_by_id, DType::kF32);
   second.go();

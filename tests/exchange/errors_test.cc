@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <mutex>
+#include <thread>
 
 #include "moesaic/core/error.h"
 #include "tests/comm/worlds.h"
@@ -130,27 +133,74 @@ TEST(ExchangeErrors, RowSizesThatDisagreeAreFoundByAllAndThePeerIsNamed) {
   expect_contains(messages[2], "rank 1");
 }
 
+TEST(ExchangeErrors, RoutesThatDisagreeAreFoundByAllAndThePeerIsNamed) {
+  const auto messages = corruption([](Communicator& group, bool odd) {
+    const Buffer x = packed(std::vector<float>(6, 1.0f), DType::kF32);
+    Buffer rows;
+    dispatch(group, good_plan(), Placement::contiguous(4, 3, 3), {x.data(), DType::kF32, 2, 3}, rows,
+             {.route = odd ? Route::kRail : Route::kFlat});
+  });
+  expect_contains(messages[0], "rank 1 asks for another route");
+  expect_contains(messages[1], "rank 0 asks for another route");
+  expect_contains(messages[2], "rank 1 asks for another route");
+}
+
 TEST(ExchangeErrors, WhenARankThrowsBetweenDispatchAndCombineTheOthersLosePeers) {
-  for (const int world_size : {2, 4}) {
-    std::vector<int> lost(static_cast<std::size_t>(world_size), 0);
-    EXPECT_THROW(run_world(Topology::uniform(world_size, 2),
-                           [&](Communicator& group) {
-                             try {
-                               Trip trip(group, cases()[0], DType::kF32);
-                               trip.go();
-                               if (group.rank() == 1) throw NonFinite("an expert gave nan");
-                               // A quick rank may find all rows of one round under way; not those of the
-                               // next.
-                               for (int i = 0; i < 3; ++i) trip.come_back("x", scale_by_id, DType::kF32);
-                             } catch (const PeerLost& e) {
-                               lost[static_cast<std::size_t>(group.rank())] = e.rank() == 1;
-                               throw;
-                             }
-                           }),
-                 NonFinite);
-    std::vector<int> expected(static_cast<std::size_t>(world_size), 1);
-    expected[1] = 0;
-    EXPECT_EQ(lost, expected);
+  for (const Route route : kRoutes) {
+    SCOPED_TRACE(name_of(route));
+    for (const int world_size : {2, 4}) {
+      std::vector<int> lost(static_cast<std::size_t>(world_size), 0);
+      EXPECT_THROW(run_world(Topology::uniform(world_size, 2),
+                             [&](Communicator& group) {
+                               try {
+                                 Trip trip(group, cases()[0], DType::kF32, route);
+                                 trip.go();
+                                 if (group.rank() == 1) throw NonFinite("an expert gave nan");
+                                 // A quick rank may find all rows of one round under way; not those of the
+                                 // next.
+                                 for (int i = 0; i < 3; ++i) trip.come_back("x", scale_by_id, DType::kF32);
+                               } catch (const PeerLost& e) {
+                                 lost[static_cast<std::size_t>(group.rank())] = e.rank() == 1;
+                                 throw;
+                               }
+                             }),
+                   NonFinite);
+      std::vector<int> expected(static_cast<std::size_t>(world_size), 1);
+      expected[1] = 0;
+      EXPECT_EQ(lost, expected);
+    }
+  }
+}
+
+// Not a word from it, as when its process is stopped: all others end within the timeout, also those that it
+// sends nothing to itself.
+TEST(ExchangeErrors, WhenARankFallsSilentTheOthersLosePeersWithinTheTimeout) {
+  constexpr std::chrono::milliseconds kTimeout{300};
+  for (const Route route : kRoutes) {
+    SCOPED_TRACE(name_of(route));
+    std::atomic<int> lost = 0;
+    EXPECT_THROW(run_world(
+                     Topology::uniform(4, 2),
+                     [&](Communicator& group) {
+                       Trip trip(group, cases()[0], DType::kF32, route);
+                       trip.go();
+                       if (group.rank() == 2) {
+                         const auto start = std::chrono::steady_clock::now();
+                         while (lost < 3 && std::chrono::steady_clock::now() - start < kTestTimeout) {
+                           std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                         }
+                         return;
+                       }
+                       try {
+                         for (int i = 0; i < 3; ++i) trip.come_back("x", scale_by_id, DType::kF32);
+                       } catch (const PeerLost&) {
+                         ++lost;
+                         throw;
+                       }
+                     },
+                     kTimeout),
+                 PeerLost);
+    EXPECT_EQ(lost, 3);
   }
 }
 

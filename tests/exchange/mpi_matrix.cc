@@ -15,7 +15,7 @@ int main() {
     for (const Topology& topology : topologies_of(transport->world_size())) {
       Communicator world(*transport, topology, kTestTimeout);
       try {
-        exchange_checks::check_all_cases(world);
+        exchange_checks::check_all_routes(world);
         exchange_checks::check_two_in_flight(world);
       } catch (const exchange_checks::Mismatch& e) {
         throw exchange_checks::Mismatch(fmt::format("{}: {}", describe(topology), e.what()));

@@ -6,7 +6,8 @@
 #include <cstring>
 
 #include "moesaic/core/error.h"
-#include "moesaic/exchange/flat_route.h"
+#include "moesaic/exchange/exchange_lists.h"
+#include "moesaic/exchange/move_blocks.h"
 #include "moesaic/exchange/rows.h"
 #include "moesaic/exchange/sender_side.h"
 #include "moesaic/exchange/slot_lists.h"
@@ -54,39 +55,27 @@ TEST(Offsets, AreExactForThreeHundredThousandTokensOfWidth8192) {
   const Int64s rows{300'000, 300'000, 0, 300'000};
   const std::int64_t bytes_per_row = row_bytes(DType::kF32, 8192);
   const std::int64_t part = std::int64_t{300'000} * 8192 * 4;  // 9.8 GB: past 32 bits
-  EXPECT_EQ(bytes_of_parts(rows, bytes_per_row), (Int64s{part, part, 0, part}));
-  EXPECT_EQ(bytes_of_parts(rows, bytes_per_row, 1), (Int64s{part, 0, 0, part}));
+  EXPECT_EQ(scaled(rows, bytes_per_row), (Int64s{part, part, 0, part}));
+  EXPECT_EQ(places_by_rank(scaled(rows, bytes_per_row)).begin.of_ranks,
+            (Int64s{0, part, 2 * part, 2 * part}));
   EXPECT_EQ(first_of_part(rows, 3) * bytes_per_row, 2 * part);
-  const auto schedule =
-      flat_schedule(4, 1, bytes_of_parts(rows, bytes_per_row, 1), bytes_of_parts(rows, bytes_per_row));
+  const auto topology = Topology::uniform(4, 4);
+  BlockBytes bytes{.of_ranks = Int64s(16, part), .of_nodes = {}};
+  const Places places = places_by_rank(Int64s(4, part));
   std::int64_t sent = 0;
-  for (const Op& op : schedule.ops) {
+  for (const Op& op :
+       block_schedule(topology, 1, flat_steps(topology, 1), bytes, places.begin, places.begin).schedule.ops) {
     if (op.kind == OpKind::kSend) {
       sent += op.source.bytes;
-      EXPECT_EQ(op.source.offset, op.peer == 0 ? 0 : part) << "to " << op.peer;
+      EXPECT_EQ(op.source.offset, op.peer * part) << "to " << op.peer;
     } else if (op.peer == 3) {
-      EXPECT_EQ(op.target.offset, 2 * part);
+      EXPECT_EQ(op.target.offset, 3 * part);
       EXPECT_EQ(op.target.bytes, part);
     }
   }
-  EXPECT_EQ(sent, 2 * part);
+  EXPECT_EQ(sent, 3 * part);
   EXPECT_THROW(check_rows("x", &sent, DType::kF32, std::int64_t{1} << 40, std::int64_t{1} << 30),
                InvalidArgument);
-}
-
-TEST(FlatSchedule, SendsOneMessageToEveryOtherRankAndNoneToItself) {
-  for (const int size : {1, 2, 3, 4, 7}) {
-    const Int64s bytes(static_cast<std::size_t>(size), 8);
-    for (int rank = 0; rank < size; ++rank) {
-      std::vector<int> sends(static_cast<std::size_t>(size), 0), receives = sends, once(sends.size(), 1);
-      for (const Op& op : flat_schedule(size, rank, bytes, bytes).ops) {
-        ++(op.kind == OpKind::kSend ? sends : receives)[static_cast<std::size_t>(op.peer)];
-      }
-      once[static_cast<std::size_t>(rank)] = 0;
-      EXPECT_EQ(sends, once);
-      EXPECT_EQ(receives, once);
-    }
-  }
 }
 
 // One part as it arrives: two rows, three slots, for an owner of two experts.
@@ -141,15 +130,42 @@ TEST(SlotLists, ArriveAsSentAndImpossibleOnesNameThePeer) {
       "32 bytes, expected 40", [](Part&) {}, 2, 4);
 }
 
-TEST(Announcements, ImpossibleCountsNameThePeer) {
-  const Announcement mine{0, 0, 12, 7};
-  EXPECT_NO_THROW(check_announcement({0, 0, 12, 7}, mine, 6, 0));  // a rank that owns nothing
-  EXPECT_NO_THROW(check_announcement({3, 6, 12, 7}, mine, 6, 2));
-  for (const auto& bad : {Announcement{-1, 0, 12, 7}, Announcement{3, 2, 12, 7}, Announcement{3, 7, 12, 7},
-                          Announcement{0, 1, 12, 7}, Announcement{1, 1, 16, 7}, Announcement{1, 1, 12, 8}}) {
-    EXPECT_THROW(check_announcement(bad, mine, 6, 2), CorruptData);
+TEST(Masks, SayWhichRowsEachRankHasAndImpossibleOnesNameThePeer) {
+  // Of nine ranks, two bytes a row.
+  const std::vector<std::byte> masks{std::byte{1}, std::byte{1}, std::byte{128}, std::byte{0}};
+  const auto forwarded = read_masks(masks, 4, Int64s{1, 0, 0, 0, 0, 0, 0, 1, 1}, 6);
+  EXPECT_EQ(forwarded.source, 4);
+  EXPECT_EQ(forwarded.rows_of_rank[0], Int64s{0});
+  EXPECT_EQ(forwarded.rows_of_rank[7], Int64s{1});
+  EXPECT_EQ(forwarded.rows_of_rank[8], Int64s{0});
+  EXPECT_THROW(read_masks(masks, 4, Int64s{1, 0, 0, 0, 0, 0, 0, 0, 1}, 6), CorruptData);
+  EXPECT_THROW(read_masks(std::vector{std::byte{4}}, 4, Int64s{0, 0}, 6), CorruptData);
+}
+
+TEST(Counts, ImpossibleOnesNameThePeer) {
+  const auto topology = Topology::uniform(3, 2);
+  const auto placement = Placement::from_table({0, 0, 1}, 3, 3);  // rank 2 owns nothing
+  const Agreement mine{7, 12, 0};
+  const auto check = [&](const Agreement& got, const Int64s& told) {
+    check_told(got, mine, told, topology, placement, /*from=*/2, /*peer=*/6);
+  };
+  EXPECT_NO_THROW(check(mine, {0, 0, 0, /**/ 0, 0, 0, /**/ 0, 0}));
+  EXPECT_NO_THROW(check(mine, {3, 2, 0, /**/ 6, 2, 0, /**/ 4, 0}));
+  for (const auto& bad :
+       std::vector<Int64s>{{-1, 0, 0, 0, 0, 0, 0, 0},
+                           {3, 0, 0, 2, 0, 0, 3, 0},
+                           {3, 0, 0, 7, 0, 0, 3, 0},
+                           {0, 0, 0, 1, 0, 0, 0, 0},
+                           {0, 0, 1, 0, 0, 1, 0, 0},
+                           {3, 2, 0, 6, 2, 0, 2, 0},
+                           {3, 2, 0, 6, 2, 0, 6, 0},
+                           {3, 2, 0, 6, 2, 0, 4, 1},
+                           {std::int64_t{1} << 60, 0, 0, std::int64_t{1} << 60, 0, 0, 0, 0}}) {
+    EXPECT_THROW(check(mine, bad), CorruptData);
   }
-  EXPECT_THROW(check_announcement({1, 1, 12, 7}, mine, 6, 0), CorruptData);
+  for (const Agreement& other : {Agreement{8, 12, 0}, Agreement{7, 16, 0}, Agreement{7, 12, 1}}) {
+    EXPECT_THROW(check(other, {0, 0, 0, 0, 0, 0, 0, 0}), CorruptData);
+  }
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace moesaic::exchange_checks {
 namespace {
 
-TEST(Exchange, EqualsTheFormulaBitForBitOnEveryWorldAndCase) { for_each_world(check_all_cases); }
+TEST(Exchange, EqualsTheFormulaBitForBitOnEveryWorldRouteAndCase) { for_each_world(check_all_routes); }
 
 TEST(Exchange, TwoForwardsBeforeOneBackwardKeepTheirOwnHandles) { for_each_world(check_two_in_flight); }
 
@@ -53,14 +53,43 @@ TEST(Exchange, GroupsOfOneWorldWorkSideBySide) {
   EXPECT_NO_THROW(run_world(Topology::uniform(4, 2), [&](Communicator& world) {
     const int first = world.rank() / 2 * 2;
     auto group = world.split(std::vector<int>{first, first + 1}, 1);
-    check_all_cases(group);
+    check_all_routes(group);
   }));
+}
+
+TEST(Exchange, NodesOfDifferentSizesWorkOnEveryRoute) {
+  for (const auto& nodes : std::vector<std::vector<int>>{{0, 1, 1},
+                                                         {0, 0, 0, 1, 1},
+                                                         {0, 1, 1, 1, 1},
+                                                         {0, 0, 0, 0, 1},
+                                                         {2, 0, 0, 1, 2, 2},
+                                                         {0, 1, 2, 3},
+                                                         {1, 0, 1, 1, 2, 1, 0}}) {
+    const Topology topology = Topology::from_nodes(nodes);
+    SCOPED_TRACE(describe(topology));
+    EXPECT_NO_THROW(run_world(topology, check_all_routes));
+  }
+}
+
+// Masks of more than a byte, and more messages between two ranks than a schedule has slots.
+TEST(Exchange, ALargeNodeBesideASmallOneWorksOnEveryRoute) {
+  std::vector<int> nodes(71, 0);
+  nodes.insert(nodes.end(), {1, 1});
+  const Case c{"lopsided", 150, 20, Selection::kRandom, Tokens::kUneven, false, false, 2};
+  for (const Route route : kRoutes) {
+    EXPECT_NO_THROW(run_world(Topology::from_nodes(nodes), [&](Communicator& group) {
+      Trip trip(group, c, DType::kBF16, route);
+      trip.go();
+      trip.come_back("x", scale_by_id, DType::kBF16);
+      trip.return_values();
+    }));
+  }
 }
 
 TEST(Exchange, AGroupOfOneSendsNothing) {
   EXPECT_NO_THROW(run_world(Topology::one_node(3), [&](Communicator& world) {
     auto alone = world.split(std::vector<int>{world.rank()}, 1);
-    check_all_cases(alone);
+    check_all_routes(alone);
     expect_equal("messages", alone.traffic().messages, std::int64_t{0});
   }));
 }

@@ -2,11 +2,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "moesaic/comm/collectives.h"
 #include "moesaic/comm/ordered_sum.h"
 #include "moesaic/core/error.h"
 #include "moesaic/exchange/dispatch.h"
-#include "moesaic/exchange/flat_route.h"
+#include "moesaic/exchange/move_blocks.h"
+#include "moesaic/exchange/node_rows.h"
 #include "moesaic/exchange/rows.h"
 
 namespace moesaic {
@@ -17,7 +17,14 @@ void require_summable(std::string_view what, DType dtype) {
           name_of(dtype));
 }
 
-// The rows that came home, by token; those of one token by node, then rank: the order of their sum.
+// Rows that came home from one rank, or as the sums of one node; tokens ascend.
+struct Part {
+  int node;
+  const std::byte* data;
+  std::span<const std::int64_t> tokens;
+};
+
+// They by token; those of one token by node, then rank: the order of their sum.
 struct Arrivals {
   struct Row {
     const std::byte* data;
@@ -26,28 +33,51 @@ struct Arrivals {
   std::vector<std::size_t> begin;  // [T+1]
   std::vector<Row> rows;
 
-  // part[r]: where the rows that rank r returned begin.
-  Arrivals(const Topology& topology, const DispatchHandle& handle, std::span<const std::byte* const> part,
-           std::int64_t bytes_per_row)
-      : begin(static_cast<std::size_t>(handle.num_tokens) + 1, 0), rows(handle.sent_token.size()) {
-    for (const std::int64_t t : handle.sent_token) ++begin[static_cast<std::size_t>(t) + 1];
+  // `parts` by node, then rank.
+  Arrivals(std::int64_t num_tokens, const std::vector<Part>& parts, std::int64_t bytes_per_row)
+      : begin(static_cast<std::size_t>(num_tokens) + 1, 0) {
+    std::size_t num_rows = 0;
+    for (const Part& part : parts) {
+      num_rows += part.tokens.size();
+      for (const std::int64_t t : part.tokens) ++begin[static_cast<std::size_t>(t) + 1];
+    }
+    rows.resize(num_rows);
     std::partial_sum(begin.begin(), begin.end(), begin.begin());
     auto next = begin;
-    for (int node = 0; node < topology.num_nodes(); ++node) {
-      for (const int r : topology.ranks_of(node)) {
-        const std::byte* row = part[static_cast<std::size_t>(r)];
-        const auto tokens =
-            std::span(handle.sent_token)
-                .subspan(static_cast<std::size_t>(first_of_part(handle.send_rows, r)),
-                         static_cast<std::size_t>(handle.send_rows[static_cast<std::size_t>(r)]));
-        for (const std::int64_t t : tokens) {
-          rows[next[static_cast<std::size_t>(t)]++] = {row, node};
-          row += bytes_per_row;
-        }
+    for (const Part& part : parts) {
+      const std::byte* row = part.data;
+      for (const std::int64_t t : part.tokens) {
+        rows[next[static_cast<std::size_t>(t)]++] = {row, part.node};
+        row += bytes_per_row;
       }
     }
   }
 };
+
+// What lies in `home` (places_at_source) and the own rows at `mine`.
+std::vector<Part> parts_at_home(const Topology& topology, int self, const DispatchHandle& handle,
+                                const Places& places, const std::byte* home, const std::byte* mine) {
+  std::vector<Part> parts;
+  std::size_t node_begin = 0;
+  for (int node = 0; node < topology.num_nodes(); ++node) {
+    if (handle.route == Route::kRailDedup && node != topology.node_of(self)) {
+      const auto count = static_cast<std::size_t>(
+          handle.counts.node_rows[static_cast<std::size_t>(self * topology.num_nodes() + node)]);
+      parts.push_back({node, home + places.begin.of_nodes[static_cast<std::size_t>(node)],
+                       std::span(handle.sent_node_token).subspan(node_begin, count)});
+      node_begin += count;
+      continue;
+    }
+    for (const int r : topology.ranks_of(node)) {
+      const auto at = static_cast<std::size_t>(r);
+      parts.push_back({node, r == self ? mine : home + places.begin.of_ranks[at],
+                       std::span(handle.sent_token)
+                           .subspan(static_cast<std::size_t>(first_of_part(handle.send_rows, r)),
+                                    static_cast<std::size_t>(handle.send_rows[at]))});
+    }
+  }
+  return parts;
+}
 
 void sum_rows(const Topology& topology, const Arrivals& arrivals, DType wire, const Rows& y) {
   const std::int64_t target_bytes = row_bytes(y.dtype, y.width);
@@ -85,21 +115,26 @@ void combine(Communicator& group, const DispatchHandle& handle, ConstRows z, Row
 
   const std::int64_t bytes_per_row = row_bytes(z.dtype, z.width);
   const int self = group.rank();
-  const auto* mine = static_cast<const std::byte*>(z.data);
-  const auto home_bytes = bytes_of_parts(handle.send_rows, bytes_per_row, self);
-  Buffer home(std::accumulate(home_bytes.begin(), home_bytes.end(), std::int64_t{0}));
+  const Topology& topology = group.topology();
+  const auto* rows = static_cast<const std::byte*>(z.data);
+  const Places from = places_by_rank(scaled(handle.receive_rows, bytes_per_row));
+  Places to;
+  Buffer home;
   if (group.size() > 1) {
-    const auto send_bytes = bytes_of_parts(handle.receive_rows, bytes_per_row);
-    const auto all = static_cast<std::size_t>(z.num_rows * bytes_per_row);
-    send_flat(group, "combine", {mine, all}, send_bytes, home.span(), home_bytes);
+    to = places_at_source(handle.route, topology, self, handle.counts, bytes_per_row);
+    home = Buffer(to.bytes);
+    move_blocks(group, "combine",
+                handle.route == Route::kRailDedup ? rail_dedup_steps_back(topology, self)
+                                                  : steps_of_ranks(handle.route, topology, self),
+                bytes_of_rows(handle.counts, bytes_per_row, group.size(), /*back=*/true), from.begin,
+                {rows, static_cast<std::size_t>(from.bytes)}, to.begin, home.span(),
+                [&](const NodeWork& work, const BlockMemory& memory) {
+                  sum_rows_of_node(work, memory, handle, z.dtype, z.width);
+                });
   }
-
-  std::vector<const std::byte*> part;
-  for (int r = 0; r < group.size(); ++r) {
-    part.push_back(r == self ? mine + first_of_part(handle.receive_rows, r) * bytes_per_row
-                             : home.data() + first_of_part(home_bytes, r));
-  }
-  sum_rows(group.topology(), Arrivals(group.topology(), handle, part, bytes_per_row), z.dtype, y);
+  const std::byte* mine = rows + from.begin.of_ranks[static_cast<std::size_t>(self)];
+  const auto parts = parts_at_home(topology, self, handle, to, home.data(), mine);
+  sum_rows(topology, Arrivals(handle.num_tokens, parts, bytes_per_row), z.dtype, y);
 }
 
 void return_slot_values(Communicator& group, const DispatchHandle& handle, std::span<const float> values,
@@ -114,9 +149,18 @@ void return_slot_values(Communicator& group, const DispatchHandle& handle, std::
   std::vector<float> received;
   if (group.size() > 1) {
     received.resize(handle.sent_slot.size());
-    all_to_all_v(group, std::as_bytes(values), bytes_of_parts(handle.receive_slots, sizeof(float)),
-                 std::as_writable_bytes(std::span(received)),
-                 bytes_of_parts(handle.send_slots, sizeof(float)));
+    const Places from = places_by_rank(scaled(handle.receive_slots, sizeof(float)));
+    const Places to = places_by_rank(scaled(handle.send_slots, sizeof(float)));
+    const BlockBytes bytes{.of_ranks = transposed(scaled(handle.counts.slots, sizeof(float)), group.size()),
+                           .of_nodes = {}};
+    const auto self = static_cast<std::size_t>(group.rank());
+    const auto source = std::as_bytes(values);
+    const auto target = std::as_writable_bytes(std::span(received));
+    std::copy_n(source.begin() + from.begin.of_ranks[self],
+                handle.send_slots[self] * std::int64_t{sizeof(float)},
+                target.begin() + to.begin.of_ranks[self]);
+    move_blocks(group, "return_slot_values", steps_of_ranks(handle.route, group.topology(), group.rank()),
+                bytes, from.begin, source, to.begin, target);
     values = received;
   }
   std::fill(home.begin(), home.end(), 0.0f);

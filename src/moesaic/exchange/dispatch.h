@@ -7,11 +7,13 @@
 //   R rows received: one per (token, owning rank), by source rank, then token: same plan, same bits
 //   S slots received: one per (row, expert), by row, then ascending k
 //
-// Cost per rank: dispatch() sends each other rank three messages: 32 bytes of counts, then 4 bytes per row
-// and 8 per slot, then the rows; dispatch_again(), combine() and return_slot_values() send one. A row crosses
-// once per owning rank, however many of its experts live there. A group of one sends nothing.
+// dispatch() tells all ranks all counts, then sends 4 bytes per row and 8 per slot, then the rows;
+// dispatch_again(), combine() and return_slot_values() move once. Rows move by a route (route.h); lists and
+// values by the same, or rail where that is rail_dedup. A row goes once to an owning rank, however many of
+// its experts live there; by rail_dedup it crosses to a node once, however many of its owners live there.
+// The bits are the same by every route. A group of one sends nothing. Messages, bytes: docs/algorithms.md.
 //
-// Errors: InvalidArgument before anything is sent; CorruptData naming the peer whose counts, row size,
+// Errors: InvalidArgument before anything is sent; CorruptData naming the peer whose counts, row size, route,
 // ownership table or slots disagree with this rank's; PeerLost from comm. Source: de-duplicated dispatch as
 // in Occult (arXiv 2505.13345).
 #pragma once
@@ -23,6 +25,8 @@
 #include "moesaic/comm/communicator.h"
 #include "moesaic/core/buffer.h"
 #include "moesaic/core/dtype.h"
+#include "moesaic/exchange/counts.h"
+#include "moesaic/exchange/route.h"
 #include "moesaic/placement/placement.h"
 #include "moesaic/routing/plan.h"
 
@@ -61,18 +65,33 @@ struct DispatchHandle {
   std::vector<float> slot_weight;           // [S]
   std::int64_t num_rows() const { return static_cast<std::int64_t>(slot_begin.size()) - 1; }
   std::int64_t num_slots() const { return static_cast<std::int64_t>(slot_expert.size()); }
+
+  // The way: also known to those whose rows only pass.
+  Route route = Route::kFlat;
+  ExchangeCounts counts;                      // empty in a group of one
+  std::vector<std::int64_t> sent_node_token;  // by other node, then token: each token that goes there
+  // kRailDedup: rows of ranks on other nodes that this rank spreads over its node.
+  struct Forwarded {
+    int source;
+    std::vector<std::vector<std::int64_t>> rows_of_rank;  // by place in the node: which of the source's rows
+  };
+  std::vector<Forwarded> forwarded;
+};
+
+struct DispatchOptions {
+  Route route = Route::kFlat;  // equal on all ranks; remembered in the handle
 };
 
 // Sends x [T,D] along `plan`; `rows` becomes [R,D] of x's dtype (its memory is kept where the size already
 // fits). InvalidArgument: duplicate expert ids in one token, ids out of range, weights not finite, plan and x
 // of different T, a placement whose exchange groups are not of group.size() ranks.
 DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
-                        Buffer& rows);
+                        Buffer& rows, const DispatchOptions& options = {});
 
 // The first half of dispatch: all of the handle, no rows. For a group of one, which need not copy its own
 // rows.
 DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement,
-                             std::int64_t bytes_per_row);
+                             std::int64_t bytes_per_row, const DispatchOptions& options = {});
 
 // Sends other values (a gradient) the same way: g [T,D] -> rows [R,D].
 void dispatch_again(Communicator& group, const DispatchHandle& handle, ConstRows g, Buffer& rows);

@@ -1,28 +1,18 @@
-#include "moesaic/exchange/flat_route.h"
-
-#include "moesaic/comm/executor.h"
-#include "moesaic/comm/layout.h"
+// One message to every other rank; the own block is left to the caller.
+#include "moesaic/exchange/route_steps.h"
 
 namespace moesaic {
 
-Schedule flat_schedule(int group_size, int rank, std::span<const std::int64_t> send_bytes,
-                       std::span<const std::int64_t> receive_bytes) {
-  require_rank("flat route: rank", rank, group_size);
-  const auto send_begin = offsets_of("flat route: bytes to send", send_bytes, group_size);
-  const auto receive_begin = offsets_of("flat route: bytes to receive", receive_bytes, group_size);
-  Schedule schedule;
-  for (int step = 1; step < group_size; ++step) {
-    const int from = (rank + group_size - step) % group_size, to = (rank + step) % group_size;
-    schedule.ops.push_back(receive_op(from, part_of(BufferId::kOutput, receive_begin, from)));
-    schedule.ops.push_back(send_op(to, part_of(BufferId::kInput, send_begin, to)));
+Steps flat_steps(const Topology& topology, int rank) {
+  const int size = topology.world_size();
+  StepList steps(rank);
+  for (int distance = 1; distance < size; ++distance) {
+    for (int from = 0; from < size; ++from) {
+      const int to = (from + distance) % size;
+      if (steps.concerns(from, to)) steps.add({.from = from, .to = to, .blocks = {{.from = from, .to = to}}});
+    }
   }
-  return schedule;
-}
-
-void send_flat(Communicator& group, std::string_view name, std::span<const std::byte> send,
-               std::span<const std::int64_t> send_bytes, std::span<std::byte> receive,
-               std::span<const std::int64_t> receive_bytes) {
-  execute(group, name, flat_schedule(group.size(), group.rank(), send_bytes, receive_bytes), {send, receive});
+  return steps.take();
 }
 
 }  // namespace moesaic

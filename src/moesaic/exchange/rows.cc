@@ -24,14 +24,6 @@ void check_handle(std::string_view what, const Communicator& group, const Dispat
           group.size());
 }
 
-std::vector<std::int64_t> bytes_of_parts(std::span<const std::int64_t> counts, std::int64_t bytes_per_row,
-                                         int left_out) {
-  std::vector<std::int64_t> bytes;
-  for (const std::int64_t count : counts) bytes.push_back(count * bytes_per_row);
-  if (left_out >= 0) bytes[static_cast<std::size_t>(left_out)] = 0;
-  return bytes;
-}
-
 std::int64_t first_of_part(std::span<const std::int64_t> counts, int r) {
   return std::accumulate(counts.begin(), counts.begin() + r, std::int64_t{0});
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "moesaic/exchange/dispatch.h"
 
@@ -20,10 +19,6 @@ void check_rows(std::string_view what, const void* data, DType dtype, std::int64
 void check_handle(std::string_view what, const Communicator& group, const DispatchHandle& handle);
 
 inline std::int64_t row_bytes(DType dtype, std::int64_t width) { return width * size_of(dtype); }
-
-// counts[r] rows -> bytes of each part; that of `left_out` (-1: none) becomes 0.
-std::vector<std::int64_t> bytes_of_parts(std::span<const std::int64_t> counts, std::int64_t bytes_per_row,
-                                         int left_out = -1);
 
 // Sum of counts before part `r`.
 std::int64_t first_of_part(std::span<const std::int64_t> counts, int r);

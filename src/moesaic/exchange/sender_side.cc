@@ -1,7 +1,10 @@
 #include "moesaic/exchange/sender_side.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <span>
 
 #include "moesaic/core/error.h"
 
@@ -91,6 +94,38 @@ SenderSide sender_side(const RoutingPlan& plan, const Placement& placement) {
     side.weight[slot] = plan.weights[i];
   });
   return side;
+}
+
+NodeSide node_side(const SenderSide& side, const Topology& topology, int rank) {
+  const std::vector<std::size_t> begin = begins(side.rows);
+  NodeSide result;
+  result.rows.assign(static_cast<std::size_t>(topology.num_nodes()), 0);
+  for (int node = 0; node < topology.num_nodes(); ++node) {
+    if (node == topology.node_of(rank)) continue;
+    // The tokens of the node's ranks ascend: the least that is left is next.
+    std::vector<std::span<const std::int64_t>> left;
+    for (const int to : topology.ranks_of(node)) {
+      const auto at = static_cast<std::size_t>(to);
+      left.push_back(std::span(side.token).subspan(begin[at], static_cast<std::size_t>(side.rows[at])));
+    }
+    const auto bytes = static_cast<std::size_t>(mask_bytes(std::ssize(left)));
+    for (;;) {
+      constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+      std::int64_t next = kNone;
+      for (const auto& tokens : left) next = tokens.empty() ? next : std::min(next, tokens.front());
+      if (next == kNone) break;
+      result.token.push_back(next);
+      result.mask.resize(result.mask.size() + bytes);
+      std::byte* const mask = &result.mask[result.mask.size() - bytes];
+      for (std::size_t i = 0; i < left.size(); ++i) {
+        if (left[i].empty() || left[i].front() != next) continue;
+        left[i] = left[i].subspan(1);
+        mask[i / 8] |= std::byte{1} << (i % 8);
+      }
+      ++result.rows[static_cast<std::size_t>(node)];
+    }
+  }
+  return result;
 }
 
 }  // namespace moesaic

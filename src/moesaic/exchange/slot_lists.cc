@@ -3,18 +3,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "moesaic/core/crc32c.h"
-#include "moesaic/core/error.h"
+#include "moesaic/exchange/require_of_peer.h"
 
 namespace moesaic {
 namespace {
-
-template <typename... Args>
-void require_of_peer(bool ok, int peer, fmt::format_string<Args...> format, Args&&... args) {
-  if (ok) return;
-  throw CorruptData(
-      fmt::format("dispatch: rank {} {}", peer, fmt::format(format, std::forward<Args>(args)...)));
-}
 
 template <typename T>
 std::byte* write(std::byte* to, std::span<const T> values) {
@@ -31,28 +23,6 @@ const std::byte* append(const std::byte* from, std::int64_t count, std::vector<T
 }
 
 }  // namespace
-
-std::int64_t table_digest(const Placement& placement) {
-  std::vector<std::int32_t> table;
-  for (int e = 0; e < placement.num_experts(); ++e) table.push_back(placement.owner_in_group(e));
-  return crc32c(std::as_bytes(std::span(table)));
-}
-
-void check_announcement(const Announcement& got, const Announcement& mine, int peer,
-                        std::int64_t num_local_experts) {
-  require_of_peer(got.table_digest == mine.table_digest, peer,
-                  "has another table of expert owners (digest {:#x}, expected {:#x})", got.table_digest,
-                  mine.table_digest);
-  require_of_peer(got.row_bytes == mine.row_bytes, peer, "sends rows of {} bytes, expected {}", got.row_bytes,
-                  mine.row_bytes);
-  // Each row has at least one slot and at most one per expert here.
-  const bool possible =
-      got.rows >= 0 && got.slots >= got.rows &&
-      (got.slots == 0 || (num_local_experts > 0 && (got.slots - 1) / num_local_experts + 1 <= got.rows));
-  require_of_peer(possible, peer,
-                  "announces {} rows with {} slots for {} experts, expected 1 to {} slots a row", got.rows,
-                  got.slots, num_local_experts, num_local_experts);
-}
 
 std::int64_t slot_list_bytes(std::int64_t rows, std::int64_t slots) { return 4 * rows + 8 * slots; }
 

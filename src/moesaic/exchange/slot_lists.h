@@ -1,6 +1,6 @@
-// slot_lists.h: the counts and slot lists that travel ahead of the rows, and their checks on arrival.
+// slot_lists.h: the slot lists that travel ahead of the rows, and their checks on arrival.
 //
-// Local; host byte order. X ranks of the exchange group. What a peer sent is checked before it is believed:
+// Local; host byte order. What a peer sent is checked before it is believed:
 // CorruptData names the peer.
 #pragma once
 
@@ -13,20 +13,6 @@
 #include "moesaic/exchange/sender_side.h"
 
 namespace moesaic {
-
-// What each rank tells each other before anything of uneven size is sent.
-struct Announcement {
-  std::int64_t rows, slots;
-  std::int64_t row_bytes;     // equal on all ranks
-  std::int64_t table_digest;  // equal on all ranks: CRC32C of the ownership table
-};
-static_assert(sizeof(Announcement) == 32);
-
-std::int64_t table_digest(const Placement& placement);
-
-// `got` from `peer` (a world rank, for the message) against what this rank has.
-void check_announcement(const Announcement& got, const Announcement& mine, int peer,
-                        std::int64_t num_local_experts);
 
 // Bytes of the slot lists of a part: int32 slots of each row, int32 local experts, fp32 weights.
 std::int64_t slot_list_bytes(std::int64_t rows, std::int64_t slots);

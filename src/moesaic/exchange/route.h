@@ -1,0 +1,23 @@
+// route.h: the paths that exchanged rows may take. All of them bring the same bits home.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace moesaic {
+
+enum class Route : std::uint8_t {
+  kFlat,       // a message from each rank to each other
+  kLeader,     // through one rank of each node: a message from each node to each other
+  kRail,       // through the counterpart on the other node: a message from each rank to each other node
+  kRailDedup,  // as rail, but a row crosses to a node once, and a node's sum crosses back
+};
+inline constexpr std::array kRoutes{Route::kFlat, Route::kLeader, Route::kRail, Route::kRailDedup};
+
+constexpr std::string_view name_of(Route route) {
+  constexpr std::array<std::string_view, std::size(kRoutes)> kNames{"flat", "leader", "rail", "rail_dedup"};
+  return kNames[static_cast<std::size_t>(route)];
+}
+
+}  // namespace moesaic
