@@ -20,11 +20,13 @@ struct ExchangeCounts {
   std::vector<std::int64_t> node_rows;    // [X*N] from * N + node: tokens with an owner there; own node: 0
 };
 
+inline constexpr std::int64_t kAutoRoute = -1;
+
 // What must be equal on all ranks.
 struct Agreement {
   std::int64_t table_digest;  // CRC32C of the ownership table
   std::int64_t row_bytes;
-  std::int64_t route;  // as asked for
+  std::int64_t route;  // as asked for: a Route, or kAutoRoute
   bool operator==(const Agreement&) const = default;
 };
 

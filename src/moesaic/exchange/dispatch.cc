@@ -6,6 +6,7 @@
 #include "moesaic/exchange/exchange_lists.h"
 #include "moesaic/exchange/move_blocks.h"
 #include "moesaic/exchange/node_rows.h"
+#include "moesaic/exchange/route_price.h"
 #include "moesaic/exchange/rows.h"
 #include "moesaic/exchange/sender_side.h"
 
@@ -83,10 +84,12 @@ DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const
     receive_own(side, handle);
   } else {
     NodeSide nodes = node_side(side, group.topology(), group.rank());
+    const std::int64_t asked = options.route ? static_cast<std::int64_t>(*options.route) : kAutoRoute;
     handle.counts =
-        gather_counts(group, placement, side, nodes,
-                      {table_digest(placement), bytes_per_row, static_cast<std::int64_t>(options.route)});
-    handle.route = options.route;
+        gather_counts(group, placement, side, nodes, {table_digest(placement), bytes_per_row, asked});
+    handle.route = options.route
+                       ? *options.route
+                       : choose_route(group.topology(), handle.counts, bytes_per_row, options.calibration);
     for (int r = 0; r < group.size(); ++r) {
       const auto at = static_cast<std::size_t>(r * group.size() + group.rank());
       handle.receive_rows.push_back(handle.counts.rows[at]);

@@ -78,13 +78,10 @@ struct DispatchHandle {
   std::vector<Forwarded> forwarded;
 };
 
-struct DispatchOptions {
-  Route route = Route::kFlat;  // equal on all ranks; remembered in the handle
-};
-
-// Sends x [T,D] along `plan`; `rows` becomes [R,D] of x's dtype (its memory is kept where the size already
-// fits). InvalidArgument: duplicate expert ids in one token, ids out of range, weights not finite, plan and x
-// of different T, a placement whose exchange groups are not of group.size() ranks.
+// Sends x [T,D] along `plan`, by the route of `options`, which the handle remembers; `rows` becomes [R,D] of
+// x's dtype (its memory is kept where the size already fits). InvalidArgument: duplicate expert ids in one
+// token, ids out of range, weights not finite, plan and x of different T, a placement whose exchange groups
+// are not of group.size() ranks.
 DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
                         Buffer& rows, const DispatchOptions& options = {});
 

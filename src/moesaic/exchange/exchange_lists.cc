@@ -8,7 +8,6 @@
 #include "moesaic/exchange/slot_lists.h"
 
 namespace moesaic {
-namespace {
 
 BlockBytes bytes_of_lists(const ExchangeCounts& counts, const Topology& topology) {
   BlockBytes bytes;
@@ -21,6 +20,8 @@ BlockBytes bytes_of_lists(const ExchangeCounts& counts, const Topology& topology
   }
   return bytes;
 }
+
+namespace {
 
 std::span<const std::int64_t> row_of(std::span<const std::int64_t> matrix, int rank, int group_size) {
   return matrix.subspan(static_cast<std::size_t>(rank * group_size), static_cast<std::size_t>(group_size));

@@ -4,10 +4,13 @@
 // another node is for: to the rank that will spread it. CorruptData names a peer whose lists do not add up.
 #pragma once
 
+#include "moesaic/exchange/block_schedule.h"
 #include "moesaic/exchange/dispatch.h"
 #include "moesaic/exchange/sender_side.h"
 
 namespace moesaic {
+
+BlockBytes bytes_of_lists(const ExchangeCounts& counts, const Topology& topology);
 
 void exchange_lists(Communicator& group, const SenderSide& side, const NodeSide& nodes,
                     const Placement& placement, DispatchHandle& handle);

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace moesaic {
+
+struct Calibration;  // cost/calibration.h
 
 enum class Route : std::uint8_t {
   kFlat,       // a message from each rank to each other
@@ -19,5 +22,12 @@ constexpr std::string_view name_of(Route route) {
   constexpr std::array<std::string_view, std::size(kRoutes)> kNames{"flat", "leader", "rail", "rail_dedup"};
   return kNames[static_cast<std::size_t>(route)];
 }
+
+// Equal on all ranks. Without a route: for each dispatch the one that promises to be fastest by
+// `calibration`, or, without one, takes the fewest bytes through the busiest node's card (route_price.h).
+struct DispatchOptions {
+  std::optional<Route> route = Route::kFlat;
+  const Calibration* calibration = nullptr;
+};
 
 }  // namespace moesaic
