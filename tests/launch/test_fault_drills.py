@@ -99,6 +99,18 @@ def test_a_rank_that_fails_there_as_a_thread_is_named_and_ends_all(tmp_path, set
     goes_on_as_if_nothing_had_been(setting, run_dir, 4 if name in AFTER_THE_RENAME else 2)
 
 
+# Two nodes, of two ranks and of one: the rank stands for others on the way of their rows (0), or for none (1).
+@pytest.mark.parametrize("rank, name", [(0, "combine"), (1, "dispatch_again"), (2, "dispatch")])
+@pytest.mark.parametrize("route", ["flat", "leader", "rail", "rail_dedup"])
+def test_a_rank_killed_in_an_exchange_by_any_route_is_named_and_ends_all(tmp_path, route, rank, name):
+    config = write_config(tmp_path, parallel__experts=["exchange", "exchange"], parallel__ranks=RANKS, train__steps=STEPS,
+                          checkpoint__every=2, train__eval_tokens=64, comm__route=route, comm__ranks_per_node=2)
+    ended = drill(config, tmp_path / "run", "kill", rank, "exchange", name, mpi=True)
+    assert ended.returncode != 0
+    assert re.search(rf"rank {rank}\b.*exited on signal 9", ended.stdout + ended.stderr), ended.stdout + ended.stderr
+    assert newest_complete(tmp_path / "run") == 2
+
+
 def test_a_rank_that_fails_under_mpi_is_named_and_ends_all(tmp_path, setting):
     ended = drill(setting[0], tmp_path / "run", "throw", 1, "backward", "layer", mpi=True)
     assert ended.returncode != 0

@@ -57,7 +57,8 @@ at::Tensor sum_and_combine(const Saved& saved, const at::Tensor& slots, bool wei
 struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(AutogradContext* context, const ExpertRoute& route, Activation activation,
                             const RoutingPlan& plan, const at::Tensor& x, const at::Tensor& weights,
-                            const at::Tensor& w_in, const at::Tensor& w_out, bool keep) {
+                            const at::Tensor& w_in, const at::Tensor& w_out, bool keep,
+                            std::optional<Route>* taken) {
     auto owned = c10::make_intrusive<Saved>();
     Saved& saved = *owned;
     saved.group = route.group;
@@ -65,9 +66,11 @@ struct Experts : torch::autograd::Function<Experts> {
     std::copy_n(weights.data_ptr<float>(), weights.numel(), weighted.weights.begin());
     const bool alone = route.group->size() == 1;
     const ConstRows tokens = const_rows(x);
-    saved.handle = alone ? plan_dispatch(*route.group, weighted, *route.placement, /*bytes_per_row=*/0)
-                         : dispatch(*route.group, weighted, *route.placement, tokens, saved.rows);
+    saved.handle =
+        alone ? plan_dispatch(*route.group, weighted, *route.placement, /*bytes_per_row=*/0)
+              : dispatch(*route.group, weighted, *route.placement, tokens, saved.rows, route.dispatch);
     const DispatchHandle& handle = saved.handle;
+    if (taken != nullptr && !alone) *taken = handle.route;
     const kernels::ExpertShape shape{tokens.dtype, activation == Activation::kSwiGlu, w_in.size(0), x.size(1),
                                      w_out.size(2)};
     saved.input = expert_input(shape, alone ? token_begins(handle) : handle.slot_begin, handle.slot_expert,
@@ -103,7 +106,7 @@ struct Experts : torch::autograd::Function<Experts> {
         experts_backward(saved.kind, saved.input, g_data, alone ? tensors[2].data_ptr() : saved.rows.data(),
                          saved.before, w_in, w_out);
     const at::Tensor d_x = sum_and_combine(saved, products.d_inputs, /*weighted=*/false);
-    return {{}, {}, {}, d_x, d_weights, products.d_w_in, products.d_w_out, {}};
+    return {{}, {}, {}, d_x, d_weights, products.d_w_in, products.d_w_out, {}, {}};
   }
 };
 
@@ -111,7 +114,7 @@ struct Experts : torch::autograd::Function<Experts> {
 
 at::Tensor moe_experts(const ExpertRoute& route, Activation activation, const RoutingPlan& plan,
                        const at::Tensor& x, const at::Tensor& weights, const at::Tensor& w_in,
-                       const at::Tensor& w_out) {
+                       const at::Tensor& w_out, std::optional<Route>* taken) {
   require(route.group != nullptr && route.placement != nullptr, "MoE layer: its expert route is not set");
   const auto num_experts = static_cast<std::int64_t>(route.placement->experts_of(route.group->rank()).size());
   require(w_out.defined() && w_out.dim() == 3, "experts.down_proj: expected [experts, d_model, d_expert]");
@@ -126,7 +129,7 @@ at::Tensor moe_experts(const ExpertRoute& route, Activation activation, const Ro
   const bool keep = at::GradMode::is_enabled() && (x.requires_grad() || weights.requires_grad() ||
                                                    w_in.requires_grad() || w_out.requires_grad());
   return Experts::apply(route, activation, plan, x.contiguous(), weights.contiguous(), w_in.contiguous(),
-                        w_out.contiguous(), keep);
+                        w_out.contiguous(), keep, taken);
 }
 
 }  // namespace moesaic

@@ -21,8 +21,9 @@ namespace moesaic {
 
 // x [T,D], weights [T,K] fp32 (the plan's, differentiable), w_in [E_local,2F,D] (SwiGLU, gate rows first) or
 // [E_local,F,D] (ReLU), w_out [E_local,D,F], all of x's dtype. Strided inputs are copied. Returns y [T,D].
+// `taken`: where the rows' route is told, none in a group of one.
 at::Tensor moe_experts(const ExpertRoute& route, Activation activation, const RoutingPlan& plan,
                        const at::Tensor& x, const at::Tensor& weights, const at::Tensor& w_in,
-                       const at::Tensor& w_out);
+                       const at::Tensor& w_out, std::optional<Route>* taken = nullptr);
 
 }  // namespace moesaic

@@ -39,7 +39,7 @@ StageOutput moe_feed_forward(const ModelConfig& config, int layer, std::span<con
   const at::Tensor tokens = x.reshape({x.size(0) * x.size(1), x.size(2)});
   const Routing routing = route(config, layer, tokens, router, x.size(1), context);
   at::Tensor y = moe_experts(context.routes[l], config.activation, routing.plan, tokens, routing.weights,
-                             units[0][0], units[1][0]);
+                             units[0][0], units[1][0], &context.stats[l].route);
   if (moe.num_shared_experts > 0) {
     y = y + feed_forward(config, moe.num_shared_experts * moe.d_shared, units[2], tokens);
   }

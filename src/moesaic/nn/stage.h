@@ -15,10 +15,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "moesaic/comm/communicator.h"
+#include "moesaic/exchange/route.h"
 #include "moesaic/nn/model_config.h"
 #include "moesaic/nn/stage_spec.h"
 #include "moesaic/placement/placement.h"
@@ -35,6 +37,7 @@ using UnitTensors = std::vector<at::Tensor>;
 struct ExpertRoute {
   Communicator* group = nullptr;
   const Placement* placement = nullptr;
+  DispatchOptions dispatch = {};  // the path of exchanged tokens
 };
 
 // What one MoE layer did in one micro-step; global unless said.
@@ -42,9 +45,10 @@ struct LayerStats {
   std::vector<std::int64_t> chosen;  // [E] choices before drops, over all ranks
   std::int64_t dropped = 0;          // this rank's choices lost to capacity
   std::int64_t non_finite = 0;       // this rank's tokens with non-finite logits
-  double balance_loss = 0.0;  // unweighted, of this layer alone; 1.0 at perfect balance ("hf": about k)
-  double z_loss = 0.0;        // unweighted; this rank's share of the mean
-  double gate_loss = 0.0;     // unweighted, of gates that have a further one; this rank's share of the mean
+  double balance_loss = 0.0;   // unweighted, of this layer alone; 1.0 at perfect balance ("hf": about k)
+  double z_loss = 0.0;         // unweighted; this rank's share of the mean
+  double gate_loss = 0.0;      // unweighted, of gates that have a further one; this rank's share of the mean
+  std::optional<Route> route;  // of the exchange group that this rank is in; none where experts are gathered
 };
 
 // Balance loss in Hugging Face's convention multiplies sums over all layers, so the layers of a micro-step

@@ -19,7 +19,7 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
   const std::int64_t columns = config.activation == Activation::kSwiGlu ? 2 : 1;
   if (layer < config.num_dense_layers) return values + (columns + 1) * config.d_ff;
   const MoeConfig& moe = moe_of(config, layer);
-  values += moe.gate.num_experts * 3;                                 // logits, probabilities, scores
+  values += moe.gate.num_experts * 3;  // logits, probabilities, scores
   // Permuted rows in and out, hidden; as many as a token may have.
   values += max_choices(moe.gate) * (2 * d + (columns + 1) * moe.d_expert);
   values += (columns + 1) * moe.num_shared_experts * moe.d_shared;

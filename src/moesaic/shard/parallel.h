@@ -8,6 +8,7 @@
 #include "moesaic/codec/method.h"
 #include "moesaic/core/dtype.h"
 #include "moesaic/cost/reference_mode.h"
+#include "moesaic/exchange/route.h"
 
 namespace moesaic {
 
@@ -15,9 +16,10 @@ namespace moesaic {
 enum class ExpertsMode { kGather, kExchange };
 
 struct ParallelOptions {
-  std::vector<ExpertsMode> experts;  // one per layer (dense layers ignore theirs)
-  int exchange_size = 0;             // ranks per exchange group; 0 = automatic (placement.h)
-  DType dtype = DType::kF32;         // of compute and transport: kF32 or kBF16
+  std::vector<ExpertsMode> experts;           // one per layer (dense layers ignore theirs)
+  int exchange_size = 0;                      // ranks per exchange group; 0 = automatic (placement.h)
+  DType dtype = DType::kF32;                  // of compute and transport: kF32 or kBF16
+  std::optional<Route> route = Route::kFlat;  // of exchanged tokens; none: see DispatchOptions
   bool overlap = true;  // gather ahead and reduce behind while stages compute; else wait. The same bits.
   // How bf16 units are gathered; fp32 ones travel raw. Not set: each as it is fastest (gather_choices.h).
   std::optional<codec::Method> codec = codec::Method::kRaw;

@@ -58,8 +58,8 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
     return options.experts[static_cast<std::size_t>(layer)] == ExpertsMode::kExchange;
   };
   for (int layer = 0; layer < config_.num_layers; ++layer) {
-    routes_.push_back(exchanged(layer) ? ExpertRoute{&exchange_, &placement_}
-                                       : ExpertRoute{&self_, &gathered_placement_});
+    routes_.push_back(exchanged(layer) ? ExpertRoute{&exchange_, &placement_, {.route = options.route}}
+                                       : ExpertRoute{&self_, &gathered_placement_, {}});
   }
   for (const UnitSpec& spec : specs_) {
     const bool own_block_only = spec.kind == UnitKind::kExpert && exchanged(spec.layer);
@@ -77,6 +77,17 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
       first_stage_[static_cast<std::size_t>(unit)] = stage;
     }
   }
+}
+
+bool ShardedModel::chooses_routes() const {
+  return std::ranges::any_of(routes_, [](const ExpertRoute& route) {
+    return !route.dispatch.route && route.group->topology().num_nodes() > 1;
+  });
+}
+
+void ShardedModel::set_calibration(const Calibration& calibration) {
+  calibration_ = calibration;
+  for (ExpertRoute& route : routes_) route.dispatch.calibration = &calibration_;
 }
 
 void ShardedModel::initialise(std::uint64_t seed) {

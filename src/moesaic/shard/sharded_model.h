@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "moesaic/comm/communicator.h"
+#include "moesaic/cost/calibration.h"
 #include "moesaic/nn/stage.h"
 #include "moesaic/shard/parallel.h"
 #include "moesaic/shard/sharded_unit.h"
@@ -33,6 +34,10 @@ class ShardedModel {
   std::span<const StageSpec> stages() const { return stages_; }
   // Experts routes of every layer, for StepContext.
   const std::vector<ExpertRoute>& routes() const { return routes_; }
+  // Whether some layer's tokens cross nodes by a route that is chosen for each dispatch.
+  bool chooses_routes() const;
+  // What those choices go by from now on; equal on all ranks.
+  void set_calibration(const Calibration& calibration);
 
   // Masters from (seed, global names), the same in every layout.
   void initialise(std::uint64_t seed);
@@ -72,6 +77,7 @@ class ShardedModel {
   // alone.
   Communicator world_gather_, world_reduce_, owners_gather_, owners_reduce_, exchange_, self_;
   std::vector<ExpertRoute> routes_;
+  Calibration calibration_;
   CodingSpace world_space_, owners_space_;  // of the two gather groups
   ReduceSpace world_sums_, owners_sums_;    // of the two reduce groups
   std::vector<std::unique_ptr<ShardedUnit>> units_;

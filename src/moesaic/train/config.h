@@ -31,7 +31,7 @@ struct ParallelConfig {
 };
 
 struct CommConfig {
-  std::string route = "flat";
+  std::optional<Route> route;  // none: "auto"
   double timeout_s = 600.0;
   std::int64_t ranks_per_node = 0;
   bool overlap = true;

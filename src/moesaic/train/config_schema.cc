@@ -84,7 +84,17 @@ SchemaSection comm_section(CommConfig& c) {
       "comm",
       "Messages between ranks.",
       {
-          {.key = "route", .target = &c.route, .doc = "path of exchanged tokens", .allowed = {"flat"}},
+          {.key = "route",
+           .target = enum_target(&c.route, {{"auto", std::nullopt},
+                                            {"flat", Route::kFlat},
+                                            {"leader", Route::kLeader},
+                                            {"rail", Route::kRail},
+                                            {"rail_dedup", Route::kRailDedup}}),
+           .doc = "path of exchanged tokens between nodes; auto: for each layer and step the one that "
+                  "promises to be fastest by the calibration of links (codec.calibration); flat: straight "
+                  "from rank to rank; leader: through one rank of each node; rail: through one rank of the "
+                  "other node; rail_dedup: as rail, and a token crosses to a node once, a sum back; all of "
+                  "them give the same bits"},
           {.key = "timeout_s",
            .target = &c.timeout_s,
            .doc = "a rank silent for longer counts as lost and ends the job",

@@ -189,6 +189,11 @@ void MetricsLog::write(const StepReport& report, std::int64_t choices_interval) 
               {"exchange", report.exchange.inter_node},
               {"control", report.control.inter_node}}},
             {"expert_load", load}};
+  if (std::ranges::any_of(report.routes, [](const auto& route) { return route.has_value(); })) {
+    Json routes = Json::array();
+    for (const auto& route : report.routes) routes.push_back(route ? Json(name_of(*route)) : Json());
+    line["exchange_routes"] = std::move(routes);
+  }
   if (!report.gathers.empty()) {
     Json gathers = Json::array();
     for (const UnitGathers& unit : report.gathers) gathers.push_back(gathers_of(unit));

@@ -58,11 +58,11 @@ void require_same_ranks(const Calibration& calibration, const Communicator& worl
           fmt::join(nodes, " "));
 }
 
-// What the gates of `auto` go by; not measured where nothing hangs on it.
+// What everything `auto` goes by; not measured where nothing hangs on it.
 Calibration calibration_for(const CodecConfig& config, ShardedModel& model, Communicator& world) {
   const bool of_gathers = !config.method && gathers_need_calibration(model, config.reference);
   const bool of_reduces = !config.gradients && reduces_need_calibration(model);
-  if (!of_gathers && !of_reduces) return {};
+  if (!of_gathers && !of_reduces && !model.chooses_routes()) return {};
   if (config.calibration.empty()) return calibrate(world, {.budget_s = kCalibrationBudget});
   Calibration read;
   std::string failure;
@@ -91,6 +91,7 @@ ParallelOptions parallel_options(const Config& config) {
   }
   options.exchange_size = static_cast<int>(config.parallel.exchange_size);
   options.dtype = config.train.dtype;
+  options.route = config.comm.route;
   options.overlap = config.comm.overlap;
   options.codec = config.codec.method;
   options.reference = config.codec.reference;
@@ -120,7 +121,9 @@ Trainer::Trainer(const Config& config, Communicator& world)
       gates_(first_gate_states(config.model, static_cast<std::uint64_t>(config.train.seed),
                                reads_token_counts(config.model)
                                    ? sampler_.token_counts(config.model.vocab_size)
-                                   : std::vector<std::int64_t>())) {}
+                                   : std::vector<std::int64_t>())) {
+  if (model_.chooses_routes()) model_.set_calibration(calibration_);
+}
 
 void Trainer::restore(const Position& position) {
   position_ = position;
@@ -168,6 +171,8 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
       report.balance_loss += stats.balance_loss;
       report.z_loss += stats.z_loss;
       report.gate_loss += stats.gate_loss;
+      report.routes.resize(report.chosen.size());
+      report.routes[moe_layer] = stats.route;
       ++moe_layer;
     }
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ struct StepReport {
   double tokens_per_s = 0;                        // of the global batch, by this rank's clock
   double blocked_seconds = 0;                     // this rank stood still for gathers and reduces
   SentBytes gather, reduce, exchange, control;
+  // [MoE layer] of the last micro-step, in this rank's exchange group; none where experts are gathered.
+  std::vector<std::optional<Route>> routes;
   // Of units that can travel coded; equal on all ranks of a unit's group.
   std::vector<UnitGathers> gathers;
   std::vector<UnitReduces> reduces;

@@ -1,0 +1,64 @@
+// Training under every route of exchanged tokens.
+#include <gtest/gtest.h>
+
+#include "tests/train/runs.h"
+
+namespace moesaic::testing {
+namespace {
+
+Config exchanging(const std::filesystem::path& text, int ranks, int ranks_per_node) {
+  Config config = with_layout(
+      small_config(text),
+      {.name = "exchange", .ranks = ranks, .experts = {"exchange"}, .ranks_per_node = ranks_per_node});
+  config.train.accumulation = 2;
+  config.train.recompute = {"none", "full"};
+  config.comm.route = Route::kFlat;
+  return config;
+}
+
+// Losses, gradients and parameters; and it took the way that was asked for.
+void expect_same(const Outcome& got, const Outcome& flat, std::optional<Route> route) {
+  ASSERT_EQ(got.steps.size(), flat.steps.size());
+  for (std::size_t i = 0; i < flat.steps.size(); ++i) {
+    EXPECT_EQ(got.steps[i].loss, flat.steps[i].loss) << "step " << i + 1;
+    EXPECT_EQ(got.steps[i].gradient_norm, flat.steps[i].gradient_norm) << "step " << i + 1;
+    ASSERT_EQ(got.steps[i].routes.size(), 2u);
+    for (const auto& taken : got.steps[i].routes) {
+      ASSERT_TRUE(taken.has_value());
+      EXPECT_EQ(name_of(*taken), name_of(route.value_or(*taken)));
+    }
+  }
+  EXPECT_TRUE(got.gradients == flat.gradients);
+  EXPECT_TRUE(got.parameters == flat.parameters);
+}
+
+TEST(Routes, TrainToTheSameBitsOnEvenAndUnevenNodes) {
+  const TempFolder folder;
+  const auto text = write_text(folder.path());
+  for (const auto& [ranks, per_node, dtype] :
+       {std::tuple{4, 2, DType::kBF16}, std::tuple{3, 2, DType::kF32}}) {
+    Config config = exchanging(text, ranks, per_node);
+    config.train.dtype = dtype;
+    config.codec.method = codec::Method::kRaw;
+    const Outcome flat = train(config, 3);
+    for (const auto route : {Route::kLeader, Route::kRail, Route::kRailDedup}) {
+      SCOPED_TRACE(fmt::format("{} on {} ranks", name_of(route), ranks));
+      config.comm.route = route;
+      expect_same(train(config, 3), flat, route);
+    }
+    SCOPED_TRACE(fmt::format("auto on {} ranks", ranks));
+    config.comm.route.reset();
+    expect_same(train(config, 3), flat, std::nullopt);
+  }
+}
+
+TEST(Routes, AreNotReportedWhereExpertsAreGathered) {
+  const TempFolder folder;
+  Config config = with_layout(small_config(write_text(folder.path())),
+                              {.name = "mixed", .ranks = 2, .experts = {"gather", "exchange"}});
+  const Outcome outcome = train(config, 1);
+  EXPECT_EQ(outcome.steps[0].routes, (std::vector<std::optional<Route>>{std::nullopt, Route::kFlat}));
+}
+
+}  // namespace
+}  // namespace moesaic::testing
