@@ -5,15 +5,11 @@
 #include <filesystem>
 
 #include "bench/child_process.h"
+#include "bench/mpi_choices.h"
 #include "moesaic/core/error.h"
 
 namespace moesaic::bench {
 namespace {
-
-struct Choice {
-  std::string name;
-  std::vector<std::string> environment;
-};
 
 std::vector<AllGatherTime> times(Cluster& cluster, std::vector<std::string> words, const JobOptions& options,
                                  const std::string& how, const std::vector<std::int64_t>& bytes_per_rank,
@@ -35,31 +31,16 @@ std::vector<AllGatherTime> times(Cluster& cluster, std::vector<std::string> word
 std::vector<AllGatherTime> best_mpi_all_gather(Cluster& cluster, int ranks_per_host,
                                                const std::vector<std::int64_t>& bytes_per_rank,
                                                int iterations) {
-  const auto algorithm = [](int number) {
-    return std::vector<std::string>{"OMPI_MCA_coll_tuned_use_dynamic_rules=1",
-                                    fmt::format("OMPI_MCA_coll_tuned_allgatherv_algorithm={}", number)};
-  };
-  const std::vector<Choice> algorithms = {{"own choice", {}},
-                                          {"bruck", algorithm(2)},
-                                          {"ring", algorithm(3)},
-                                          {"neighbor exchange", algorithm(4)}};
-  const std::vector<Choice> messages = {
-      {"default messages", {}},
-      {"eager 4 MiB",
-       {"OMPI_MCA_btl_tcp_eager_limit=4194304", "OMPI_MCA_btl_tcp_rndv_eager_limit=4194304",
-        "OMPI_MCA_btl_tcp_max_send_size=4194304"}}};
   const auto program = std::filesystem::path(own_path()).parent_path() / "bench_mpi_all_gather";
   std::vector<AllGatherTime> best;
-  for (const Choice& chosen : algorithms) {
-    for (const Choice& size : messages) {
-      JobOptions options{.ranks_per_host = ranks_per_host, .environment = chosen.environment};
-      options.environment.insert(options.environment.end(), size.environment.begin(), size.environment.end());
-      const std::vector<AllGatherTime> found =
-          times(cluster, {program}, options, chosen.name + ", " + size.name, bytes_per_rank, iterations);
-      if (best.empty()) best = found;
-      for (std::size_t i = 0; i < best.size(); ++i) {
-        if (found[i].seconds < best[i].seconds) best[i] = found[i];
-      }
+  for (const MpiChoice& choice :
+       mpi_choices("allgatherv", {{"own choice", 0}, {"bruck", 2}, {"ring", 3}, {"neighbor exchange", 4}})) {
+    const JobOptions options{.ranks_per_host = ranks_per_host, .environment = choice.environment};
+    const std::vector<AllGatherTime> found =
+        times(cluster, {program}, options, choice.name, bytes_per_rank, iterations);
+    if (best.empty()) best = found;
+    for (std::size_t i = 0; i < best.size(); ++i) {
+      if (found[i].seconds < best[i].seconds) best[i] = found[i];
     }
   }
   return best;

@@ -22,6 +22,7 @@ struct ClusterOptions {
 // `peers_python` runs ZipNN; `traces`: the folder where recorded weights are kept.
 Benchmark codec_methods(const std::string& peers_python, const std::string& traces);
 Benchmark collectives();
+Benchmark exchange(const ClusterOptions& options);
 // `traces`: as of codec_methods().
 Benchmark gather(const std::string& python, const std::string& traces, const ClusterOptions& options);
 Benchmark gates();

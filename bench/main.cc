@@ -36,6 +36,7 @@ std::vector<Benchmark> all_benchmarks(const Places& places) {
           train_tokens(places.python),
           codec_methods(places.peers_python, places.traces),
           gather(places.python, places.traces, places.cluster),
+          exchange(places.cluster),
           step(places.python, places.cluster)};
 }
 

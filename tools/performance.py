@@ -73,6 +73,17 @@ GATHER_COLUMNS = [("ms", "time_us", lambda us: f"{us / 1e3:.1f}"),
                     for other in ("raw", "entropy", "int8", "exponent_reuse", "gloo", "open_mpi"))]
 
 
+# The same of `exchange`.
+EXCHANGE_COLUMNS = [("ms", "time_us", lambda us: f"{us / 1e3:.2f}"),
+                    ("MB on the busiest card", "nic_bytes", lambda n: f"{n / 1e6:.2f}"),
+                    ("time / k copies", "time_over_k_copies", lambda x: f"**{x:.2f}**"),
+                    ("bytes / k copies", "nic_bytes_over_k_copies", lambda x: f"{x:.2f}"),
+                    ("share of line rate", "line_rate_share", lambda x: f"{x:.2f}"),
+                    ("time / best route", "time_over_best_route", lambda x: f"**{x:.2f}**"),
+                    *((f"took {route}", f"took_{route}", lambda x: f"{x:.2f}")
+                      for route in ("flat", "leader", "rail", "rail_dedup"))]
+
+
 def variant_lines(rows, columns):
     """A line per case and variant: many variants, and bytes beside times."""
     lines = [f"| case | variant | {' | '.join(head for head, _, _ in columns)} |", "| --- " * (2 + len(columns)) + "|"]
@@ -118,7 +129,8 @@ def table(file):
         return "Not measured yet.\n"  # the command stands above
     result = json.loads(path.read_text())
     lines = {"codec": codec_lines, "step": lambda rows: variant_lines(rows, STEP_COLUMNS),
-             "gather": lambda rows: variant_lines(rows, GATHER_COLUMNS)}.get(result["name"], case_lines)(result["rows"])
+             "gather": lambda rows: variant_lines(rows, GATHER_COLUMNS),
+             "exchange": lambda rows: variant_lines(rows, EXCHANGE_COLUMNS)}.get(result["name"], case_lines)(result["rows"])
     machine = result["machine"]
     about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
              f"{machine['build_type']}; at most {machine['threads']} threads.")

@@ -44,7 +44,8 @@ def test_list_names_every_benchmark_with_its_sizes():
     listed = bench("list")
     assert listed.returncode == 0
     names = {line.split()[0] for line in listed.stdout.splitlines()}
-    assert names == {"kernels", "moe_layer", "gates", "collectives", "overlap", "train_tokens", "codec", "gather", "step"}
+    assert names == {"kernels", "moe_layer", "gates", "collectives", "overlap", "train_tokens", "codec", "gather", "exchange",
+                     "step"}
     assert "small, medium, large" in listed.stdout
 
 
@@ -155,6 +156,19 @@ def test_gather_moves_the_claimed_bytes_by_every_method_beside_gloo_and_open_mpi
     assert {variant for variant, metric in figures if metric == "relative_error"} == {"int8"}  # the others are exact
     assert {"speedup_over_" + other for other in ("raw", "entropy", "int8", "exponent_reuse", "gloo", "open_mpi")} == {
         metric for variant, metric in figures if variant == "momentum" and metric.startswith("speedup")}
+
+
+def test_exchange_moves_the_claimed_bytes_by_every_route_beside_k_copies(tmp_path, cluster):
+    ran, rows = run_tiny("exchange", tmp_path, "--cluster")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {row["case"] for row in rows} == {"2x2 1gbit 256 tokens top-4 uniform"}
+    routes = {"flat", "leader", "rail", "rail_dedup"}
+    for metric in ("time_us", "nic_bytes"):
+        assert {row["variant"] for row in rows if row["metric"] == metric} == routes | {"auto", "k_copies"}
+    figures = {(row["variant"], row["metric"]): row["value"] for row in rows}
+    assert figures["rail_dedup", "nic_bytes"] < figures["flat", "nic_bytes"] < figures["k_copies", "nic_bytes"]
+    took = {metric.removeprefix("took_"): value for (_, metric), value in figures.items() if metric.startswith("took_")}
+    assert set(took) <= routes and sum(took.values()) == pytest.approx(1)
 
 
 def test_a_peer_with_other_losses_has_no_time(tmp_path, cluster):
