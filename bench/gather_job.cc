@@ -325,9 +325,15 @@ std::vector<GatherRound> gather_rounds(Cluster& cluster, int ranks_per_host, con
   const JobOptions options{.ranks_per_host = ranks_per_host, .timeout_s = kJobTimeoutS};
   std::vector<GatherRound> rounds;
   for (const nlohmann::json& line : cluster.run(words, options).lines) {
-    rounds.push_back({line.at("way"), line.at("seconds"), line.at("nic_bytes"), line.at("claimed_bytes"),
-                      line.at("bits_per_weight"), line.at("kept_bytes_per_weight"), line.at("cpu_seconds"),
-                      line.at("relative_error")});
+    rounds.push_back({.way = line.at("way"),
+                      .seconds = line.at("seconds"),
+                      .nic_bytes = line.at("nic_bytes"),
+                      .claimed_bytes = line.at("claimed_bytes"),
+                      .bits_per_weight = line.at("bits_per_weight"),
+                      .kept_bytes_per_weight = line.at("kept_bytes_per_weight"),
+                      .cpu_seconds = line.at("cpu_seconds"),
+                      .codec_seconds = line.at("codec_seconds"),
+                      .relative_error = line.at("relative_error")});
   }
   return rounds;
 }

@@ -67,6 +67,8 @@ STEP_COLUMNS = [("s per step", "step_us", lambda us: f"{us / 1e6:.2f}"),
 # The same of `gather`.
 GATHER_COLUMNS = [("ms", "time_us", lambda us: f"{us / 1e3:.1f}"),
                   ("MB on the busiest card", "nic_bytes", lambda n: f"{n / 1e6:.2f}"),
+                  ("CPU ms, all ranks", "cpu_us", lambda us: f"{us / 1e3:.0f}"),
+                  ("codec ms, slowest rank", "codec_us", lambda us: f"{us / 1e3:.0f}"),
                   ("bits per weight", "bits_per_weight", lambda x: f"{x:.2f}"),
                   ("kept B per weight and rank", "kept_bytes_per_weight", lambda x: f"{x:.2f}"),
                   *((f"over {other}", f"speedup_over_{other}", lambda x: f"**{x:.2f}**")
