@@ -13,11 +13,11 @@ ifeq ($(CCACHE_DIR)$(shell test -w "$$HOME" || echo no),no)
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
 endif
 
-.PHONY: help setup build demo test bench performance fuzz fmt check clean
+.PHONY: help setup build demo test bench performance fuzz cuda-check fmt check clean
 .NOTPARALLEL:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 demo: build ## set up, build, train the demo preset on the sample text, evaluate, generate
 	@tools/demo.sh $(build)/moesaic
@@ -43,6 +43,10 @@ fuzz: setup ## fuzz one method of the codec: METHOD=momentum SECONDS=600 (needs 
 	@build/fuzz/fuzz_seeds build/fuzz/seeds && mkdir -p build/fuzz/found/$(METHOD)
 	@build/fuzz/fuzz_$(METHOD) -max_total_time=$(SECONDS) -max_len=4096 -print_final_stats=1 \
 	  -artifact_prefix=build/fuzz/ build/fuzz/found/$(METHOD) build/fuzz/seeds/$(METHOD) tests/codec/fuzz/corpus/$(METHOD)
+
+cuda-check: $(build)/build.ninja ## compile the GPU twins and the program that checks them (needs nvcc 13.0, no GPU)
+	@cmake --build --preset $(PRESET) --target cuda_check
+	@echo "cuda-check: compiled; on a machine with a GPU, run $(build)/gpu_check/gpu_check"
 
 fmt: setup ## format the tracked C++ files
 	@tools/format.sh

@@ -1,9 +1,9 @@
 // Each gate with the layout transform and its inverse (rows to their experts' order and back, weighted),
 // against plain PyTorch code for the same: the router's product, selection, capacity, a sort of the choices,
 // index_select, index_add. Forward, fp32, one thread. Experts are left out: y = sum of weights times x.
-#include <ATen/core/grad_mode.h>
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <memory>

@@ -14,8 +14,6 @@ namespace moesaic::codec {
 namespace {
 
 constexpr std::size_t kMaxTablesBytes = std::max(DifferenceTables::kMaxBytes, EntropyTables::kBytes);
-// So few changes that no coder's stream, which has a head of more than 128 bytes, is shorter than their list.
-constexpr std::size_t kFewChanges = 32;
 // Tables are measured anew at every so many commits, and when their frequencies cost this much more than the
 // best: a part, and some bits a word.
 constexpr std::uint64_t kRenewTables = 16;
@@ -196,9 +194,7 @@ Encoder::State::Payload Encoder::State::encode_against_words(std::span<const std
                                                              std::span<std::byte> payload) {
   const auto held = held_chunk(reference, begin, words.size());
   const std::size_t n = words.size();
-  const auto estimate = static_cast<std::size_t>(bits_per_word * static_cast<double>(n) / 8);
-  // More changes than this and their list is longer than the words, or than the coder's stream should be.
-  const std::size_t limit = std::min((n - 1) / 2, kFewChanges + estimate / 4);
+  const std::size_t limit = most_listed(n, bits_per_word);
   const std::size_t changed = find_different(words, held.words, limit, work.index.data());
   if (changed == 0) return {ChunkMode::kSame, 0};
   const auto index = std::span<const std::uint16_t>(work.index).first(std::min(changed, limit));

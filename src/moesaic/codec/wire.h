@@ -33,26 +33,12 @@
 #include <span>
 #include <string_view>
 
+#include "moesaic/codec/chunk_mode.h"
 #include "moesaic/codec/message.h"
 #include "moesaic/codec/method.h"
 #include "moesaic/core/dtype.h"
 
 namespace moesaic::codec {
-
-inline constexpr std::size_t kHeaderBytes = 64;
-inline constexpr std::size_t kChunkHeaderBytes = 16;
-
-enum class ChunkMode : std::uint8_t {
-  kRaw,
-  kSame,
-  kSparse,
-  kExponentReuse,
-  kResidual,
-  kMomentum,
-  kEntropy,
-  kInt8,
-};
-inline constexpr std::uint8_t kNumChunkModes = 8;
 
 std::string_view name_of(ChunkMode mode);
 
