@@ -30,7 +30,7 @@ def row(shown, name):
 
 def test_threads_measure_links_and_coders(tmp_path):
     shown, result = calibrated(tmp_path, "--ranks", 4, "--ranks-per-node", 2)
-    assert (result["format"], result["version"]) == ("moesaic calibration", 1)
+    assert (result["format"], result["version"]) == ("moesaic calibration", 2)
     assert result["node_of_rank"] == [0, 0, 1, 1] and result["between_measured"] is True
     assert shown.startswith("4 ranks on 2 nodes, ")
     for name, link in {"between nodes": result["between"], "inside a node": result["inside"]}.items():
@@ -39,7 +39,7 @@ def test_threads_measure_links_and_coders(tmp_path):
         assert microseconds == pytest.approx(1e6 * link["seconds_per_message"], abs=0.06)
         assert megabits == pytest.approx(8e-6 / link["seconds_per_byte"], rel=0.01, abs=0.06)
     assert list(result["codec"]) == METHODS
-    for method, rates in result["codec"].items():
+    for method, rates in {**result["codec"], "their gradients": result["gradients"]}.items():
         expected = [1e-9 * rates[way][when] for way in ("encode", "decode")
                     for when in ("alone_bytes_per_s", "together_bytes_per_s")]
         assert numbers_of(row(shown, method)) == pytest.approx([*expected, rates["bits_per_word"]], abs=0.006)
