@@ -80,7 +80,7 @@ nlohmann::json with_earlier_cases(nlohmann::json report, const nlohmann::json& e
   std::set<std::string> cases;
   for (const nlohmann::json& row : report["rows"]) cases.insert(row["case"]);
   nlohmann::json rows = nlohmann::json::array();
-  for (const nlohmann::json& row : earlier["rows"]) {
+  for (const nlohmann::json& row : earlier.at("rows")) {
     if (!cases.contains(row["case"])) rows.push_back(row);
   }
   rows.insert(rows.end(), report["rows"].begin(), report["rows"].end());
