@@ -10,10 +10,10 @@ from program import (FAILURE, MISUSE, SOURCE, Job, metrics, moesaic, newest_chec
                      wait_until, write_config, write_text)
 
 
-def try_to_train(folder, *arguments, mpi_ranks=0, **changes):
+def try_to_train(folder, *arguments, mpi_ranks=0, within=(), **changes):
     """Trains the tiny model in folder/run, with what is wrong in arguments or changes."""
     return moesaic("train", "--config", write_config(folder), "--run-dir", folder / "run", *arguments,
-                   *settings(**changes), mpi_ranks=mpi_ranks)
+                   *settings(**changes), mpi_ranks=mpi_ranks, within=within)
 
 
 # ---- the command line ----
@@ -99,8 +99,19 @@ def test_a_wrong_override_is_named_with_what_was_expected(tmp_path, assignment, 
     assert not (tmp_path / "run").exists()
 
 
+def under_a_shell(of_rank_0="", of_rank_1=""):
+    """A command that runs each rank of an MPI job, after the shell commands of its own."""
+    return ["sh", "-c", f'case $OMPI_COMM_WORLD_RANK in 0) {of_rank_0};; 1) {of_rank_1};; esac; exec "$0" "$@"']
+
+
 def test_one_rank_speaks_of_a_wrong_configuration_under_mpi(tmp_path):
-    ran = try_to_train(tmp_path, "--set", "train.step=3", mpi_ranks=3)
+    ran = try_to_train(tmp_path, "--set", "train.step=3", mpi_ranks=3, within=under_a_shell(of_rank_0="sleep 1"))
+    assert ran.returncode == MISUSE
+    assert ran.stderr.count("did you mean train.steps?") == 1
+
+
+def test_a_rank_whose_configuration_alone_is_wrong_speaks_under_mpi(tmp_path):
+    ran = try_to_train(tmp_path, mpi_ranks=2, within=under_a_shell(of_rank_1='set -- "$@" --set train.step=3'))
     assert ran.returncode == MISUSE
     assert ran.stderr.count("did you mean train.steps?") == 1
 

@@ -6,10 +6,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "moesaic/cli/commands.h"
@@ -19,11 +21,16 @@
 
 namespace {
 
-// Under MPI every rank reads the same command line and configuration, so one speaks of those; what only one
-// rank's machine lacks, that rank says.
+// How long a rank leaves the first one to speak for it. mpirun needs a second to end the others.
+constexpr std::chrono::seconds kFirstSpeaks{5};
+
+// Under MPI every rank reads the same command line and configuration, so the first speaks of those. mpirun
+// ends all ranks soon after one has failed: the others wait for that, and speak only when nobody ended them,
+// as then their configuration alone is wrong. What only one rank's machine lacks, that rank says at once.
 int fail(const std::exception& error, int status) {
   const bool misuse = status == 2;
-  if (!misuse || moesaic::cli::speaks()) fmt::print(stderr, "moesaic: error: {}\n", error.what());
+  if (misuse && !moesaic::cli::speaks()) std::this_thread::sleep_for(kFirstSpeaks);
+  fmt::print(stderr, "moesaic: error: {}\n", error.what());
   return status;
 }
 
