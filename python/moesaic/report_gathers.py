@@ -11,7 +11,8 @@ from moesaic.report_figures import BLUE, GREEN, GREY, KIND_LABELS, ORANGE, PURPL
 from moesaic.report_units import UnitSteps, hidden_and_exposed, unit_lines
 
 NUMBERS = ["words", "runs", "unsent", "raw_bytes", "message_bytes", "bits_per_weight", "seconds", "exposed_seconds",
-           "encode_seconds", "decode_seconds", "reference_bytes", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds"]
+           "encode_seconds", "decode_seconds", "reference_bytes", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds",
+           "window_seconds"]
 METHODS = {"raw": GREY, "entropy": ORANGE, "int8": RED, "exponent_reuse": TEAL, "residual": BLUE, "momentum": GREEN}
 
 NONE = "No gather has been recorded that could travel coded: weights in bf16, of units that several ranks own."
@@ -118,8 +119,8 @@ def prediction(run):
     return fig if fig.data else None
 
 
-DECISIONS = ["unit", "weights", "travels now", "so far", "changes", "probes", "raw, predicted", "coded, predicted", "measured",
-             "bits", "kept"]
+DECISIONS = ["unit", "weights", "travels now", "so far", "changes", "probes", "raw, predicted", "coded, predicted", "window",
+             "measured", "bits", "kept"]
 
 
 def decisions(run):
@@ -135,7 +136,7 @@ def decisions(run):
         kept = kept[np.isfinite(kept)]
         rows.append((unit, f"{int(gathers['words'][-1, i]):,}", *gathers.choices(i, METHODS),
                      gathers.late_ms("predicted_raw_seconds", i), gathers.late_ms("predicted_coded_seconds", i),
-                     gathers.late_ms("seconds", i), f"{bits[-1]:.2f}" if len(bits) else "–",
+                     gathers.late_ms("window_seconds", i), gathers.late_ms("seconds", i), f"{bits[-1]:.2f}" if len(bits) else "–",
                      f"{kept[-1]:.2f}\N{NO-BREAK SPACE}B/weight" if len(kept) else "–"))
     return rows
 

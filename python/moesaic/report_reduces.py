@@ -8,7 +8,7 @@ import numpy as np
 from moesaic.report_units import UnitSteps, hidden_and_exposed, unit_lines
 
 NUMBERS = ["runs", "raw_bytes", "message_bytes", "seconds", "exposed_seconds", "encode_seconds", "decode_seconds",
-           "predicted_bf16_seconds", "predicted_entropy_seconds"]
+           "predicted_bf16_seconds", "predicted_entropy_seconds", "window_seconds"]
 WIRES = ["bf16", "entropy", "int8"]
 
 
@@ -37,7 +37,8 @@ def time_over_steps(run):
     return hidden_and_exposed(of(run))
 
 
-DECISIONS = ["unit", "travels now", "so far", "changes", "probes", "bf16, predicted", "entropy, predicted", "measured", "bits"]
+DECISIONS = ["unit", "travels now", "so far", "changes", "probes", "bf16, predicted", "entropy, predicted", "window",
+             "measured", "bits"]
 
 
 def decisions(run):
@@ -48,7 +49,8 @@ def decisions(run):
         seen = bits(reduces)[:, i]
         seen = seen[np.isfinite(seen)]
         rows.append((unit, *reduces.choices(i, WIRES), reduces.late_ms("predicted_bf16_seconds", i),
-                     reduces.late_ms("predicted_entropy_seconds", i), reduces.late_ms("seconds", i),
+                     reduces.late_ms("predicted_entropy_seconds", i), reduces.late_ms("window_seconds", i),
+                     reduces.late_ms("seconds", i),
                      f"{seen[-1]:.2f}" if len(seen) else "–"))
     return rows
 

@@ -262,6 +262,41 @@ TEST(GatherGate, ProbesCostAHundredthOfTheTimeAtMost) {
   }
 }
 
+// Steps in which computing leaves the gathers `window` seconds before somebody stands still for them.
+std::vector<Method> run_beside(GatherGate& gate, std::int64_t first, int steps, double raw_s, double coded_s,
+                               double window) {
+  std::vector<Method> taken;
+  for (std::int64_t step = first; step < first + steps; ++step) {
+    taken.push_back(gate.choose(step));
+    const bool raw = taken.back() == Method::kRaw;
+    gate.observe(step, taken.back(), raw ? raw_s : coded_s, raw ? 0 : kMessageBytes, window);
+  }
+  return taken;
+}
+
+TEST(GatherGate, DoesNotCodeWhatNobodyWaitsFor) {
+  const double raw_s = predicted(12.5e6, Method::kRaw), coded_s = predicted(12.5e6, Method::kMomentum);
+  GatherGate gate = gate_on(12.5e6);
+  const auto taken = run_beside(gate, 0, 30, raw_s, coded_s, 1.1 * raw_s);
+  EXPECT_EQ(taken.front(), Method::kMomentum);  // no window is known yet
+  EXPECT_EQ(std::vector<Method>(taken.begin() + 6, taken.end()), repeated(24, Method::kRaw));
+  EXPECT_NEAR(gate.decision().window_s, 1.1 * raw_s, 1e-9);
+  // Computing became faster, or less: raw is waited for.
+  const auto later = run_beside(gate, 30, 30, raw_s, coded_s, 0.3 * raw_s);
+  EXPECT_EQ(later.back(), Method::kMomentum);
+}
+
+TEST(GatherGate, CodesWhereOnlyRawIsWaitedForLongerThanCodingKeepsAProcessorBusy) {
+  const double raw_s = predicted(12.5e6, Method::kRaw), coded_s = predicted(12.5e6, Method::kMomentum);
+  const Prediction coded =
+      predict(round_calibration(kTopology, 12.5e6), shape_of(kWords), Method::kMomentum, 2.7);
+  const double coder_s = coded.encode + coded.decode;
+  ASSERT_LT(2 * coder_s, raw_s);
+  GatherGate more = gate_on(12.5e6), less = gate_on(12.5e6);
+  EXPECT_EQ(run_beside(more, 0, 30, raw_s, coded_s, raw_s - 1.2 * coder_s).back(), Method::kMomentum);
+  EXPECT_EQ(run_beside(less, 0, 30, raw_s, coded_s, raw_s - 0.8 * coder_s).back(), Method::kRaw);
+}
+
 TEST(GatherGate, EqualObservationsGiveEqualDecisions) {
   std::mt19937_64 random(3);
   std::lognormal_distribution<> noise(0, 1);
@@ -292,6 +327,7 @@ TEST(GatherGate, RejectsMeasurementsThatCannotBe) {
                 "InvalidArgument: gate of layer 3: step 4 took");
   }
   EXPECT_SAYS(thrown_by([&] { gate.observe(4, Method::kMomentum, 1, -1); }), "step 4 sent -1 bytes");
+  EXPECT_SAYS(thrown_by([&] { gate.observe(4, Method::kMomentum, 1, 1, -1); }), "gate of layer 3: step 4 had a window of -1 s");
   EXPECT_SAYS(thrown_by([&] { gate.observe(4, Method::kRaw, 1, 1); }),
               "observed step 4 by raw, expected step 4 by momentum");
   EXPECT_SAYS(thrown_by([&] { gate.observe(3, Method::kMomentum, 1, 1); }), "observed step 3");

@@ -64,6 +64,20 @@ TEST(ReduceGate, LeavesAWayThatMeasuresSlow) {
   EXPECT_EQ(taken.back(), GradientWire::kBf16);
 }
 
+TEST(ReduceGate, DoesNotCodeWhatNobodyWaitsFor) {
+  ReduceGate gate = gate_on(12.5e6);
+  const double plain_s = predicted(12.5e6, false, 16), coded_s = predicted(12.5e6, true, 10);
+  std::vector<GradientWire> taken;
+  for (std::int64_t step = 0; step < 20; ++step) {
+    taken.push_back(gate.choose(step));
+    const bool coded = taken.back() == GradientWire::kEntropy;
+    gate.observe(coded ? coded_s : plain_s, 2 * kWords, 2 * kWords * (coded ? 10 : 16) / 8, 2 * plain_s);
+  }
+  EXPECT_EQ(taken.front(), GradientWire::kEntropy);
+  EXPECT_EQ(taken.back(), GradientWire::kBf16);
+  EXPECT_NEAR(gate.decision().window_s, 2 * plain_s, 1e-9);
+}
+
 TEST(ReduceGate, RejectsMeasurementsThatCannotBe) {
   ReduceGate gate = gate_on(12.5e6);
   gate.choose(4);

@@ -80,7 +80,7 @@ def test_exposed_time_is_a_part_of_the_whole():
 
 
 def test_decisions_count_changes_but_not_probes():
-    decided = {"predicted_raw_seconds": 0.05, "predicted_coded_seconds": 0.01, "probe": False}
+    decided = {"predicted_raw_seconds": 0.05, "predicted_coded_seconds": 0.01, "window_seconds": 0.004, "probe": False}
     raw = gather(method="raw", seconds=0.06, **decided)
     lines = [line(1, raw), line(2, gather(**decided)), line(3, {**raw, "probe": True}), line(4, gather(**decided))]
     (row,) = report_gathers.decisions(run_of(*lines))
@@ -89,7 +89,7 @@ def test_decisions_count_changes_but_not_probes():
     assert (row["changes"], row["probes"]) == (1, 1)
     assert row["so far"] == "raw 50\N{NO-BREAK SPACE}%, momentum 50\N{NO-BREAK SPACE}%"
     assert row["raw, predicted"] == "50 ms" and row["coded, predicted"] == "10 ms" and row["bits"] == "2.50"
-    assert row["kept"] == "2.00\N{NO-BREAK SPACE}B/weight"
+    assert row["kept"] == "2.00\N{NO-BREAK SPACE}B/weight" and row["window"] == "4 ms"
 
 
 def test_a_fixed_method_has_no_decisions_to_count():

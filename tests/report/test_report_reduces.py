@@ -45,13 +45,15 @@ def test_hidden_and_exposed_add_up():
 
 
 def test_decisions_count_changes_but_not_probes():
-    decided = {"predicted_bf16_seconds": 0.05, "predicted_entropy_seconds": 0.01, "probe": False}
+    decided = {"predicted_bf16_seconds": 0.05, "predicted_entropy_seconds": 0.01, "window_seconds": 0.004,
+               "probe": False}
     lines = [line(1, reduce(wire="bf16", bits=16, **decided)), line(2, reduce(**decided)),
              line(3, reduce(wire="bf16", bits=16, **{**decided, "probe": True})), line(4, reduce(**decided))]
     (row,) = report_reduces.decisions(run_of(*lines))
     row = dict(zip(report_reduces.DECISIONS, row))
     assert (row["travels now"], row["changes"], row["probes"], row["bits"]) == ("entropy", 1, 1, "10.00")
     assert (row["bf16, predicted"], row["entropy, predicted"], row["measured"]) == ("50 ms", "10 ms", "20 ms")
+    assert row["window"] == "4 ms"
 
 
 @pytest.mark.parametrize("wire, lossy", [("entropy", False), ("int8", True)])

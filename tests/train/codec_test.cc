@@ -78,6 +78,7 @@ TEST(CodedTraining, AutoCalibratesChoosesAndChangesNoBit) {
     ASSERT_TRUE(gathers.decision) << gathers.unit;
     EXPECT_GT(gathers.decision->predicted_raw_s, 0) << gathers.unit;
     EXPECT_GT(gathers.decision->predicted_coded_s, 0) << gathers.unit;
+    EXPECT_GT(gathers.decision->window_s, 0) << gathers.unit;
     EXPECT_EQ(gathers.decision->chosen, gathers.method) << gathers.unit;
     EXPECT_EQ(gathers.decision->measured_s, gathers.counts.seconds) << gathers.unit;
   }

@@ -96,7 +96,9 @@ class ChoiceNotes {
       const auto coded = codec::name_of(gathers.decision->coded);
       const bool raw = gathers.method == codec::Method::kRaw;
       show(report.step, gathers.unit, {codec::name_of(gathers.method), raw ? coded : "raw"},
-           {gathers.decision->predicted_raw_s, gathers.decision->predicted_coded_s}, raw);
+           {gathers.decision->predicted_raw_s, gathers.decision->predicted_coded_s,
+            gathers.decision->window_s},
+           raw);
     }
     for (const UnitReduces& reduces : report.reduces) {
       if (!reduces.decision || reduces.decision->probe) continue;
@@ -104,7 +106,9 @@ class ChoiceNotes {
       const auto entropy = codec::name_of(codec::GradientWire::kEntropy);
       const bool plain = reduces.wire == codec::GradientWire::kBf16;
       show(report.step, "gradients of " + reduces.unit, {plain ? bf16 : entropy, plain ? entropy : bf16},
-           {reduces.decision->predicted_bf16_s, reduces.decision->predicted_entropy_s}, plain);
+           {reduces.decision->predicted_bf16_s, reduces.decision->predicted_entropy_s,
+            reduces.decision->window_s},
+           plain);
     }
   }
 
@@ -113,15 +117,17 @@ class ChoiceNotes {
     std::string_view chosen, other;
   };
   struct Predicted {
-    double plain_s, coded_s;
+    double plain_s, coded_s, window_s;
   };
   void show(std::int64_t step, const std::string& what, Names names, Predicted predicted, bool plain) {
     const auto [known, is_new] = known_.try_emplace(what, names.chosen);
     if (!is_new && std::exchange(known->second, names.chosen) == names.chosen) return;
-    fmt::print("{}step {}: {} travel{} {}: {:.3g} ms predicted, {} {:.3g} ms\n", is_new ? "" : "\n", step,
-               what, what.starts_with("gradients") ? "" : "s", names.chosen,
+    fmt::print("{}step {}: {} travel{} {}: {:.3g} ms predicted, {} {:.3g} ms", is_new ? "" : "\n", step, what,
+               what.starts_with("gradients") ? "" : "s", names.chosen,
                1e3 * (plain ? predicted.plain_s : predicted.coded_s), names.other,
                1e3 * (plain ? predicted.coded_s : predicted.plain_s));
+    if (predicted.window_s > 0) fmt::print("; {:.3g} ms pass while computing", 1e3 * predicted.window_s);
+    fmt::print("\n");
   }
   std::map<std::string, std::string> known_;  // what was chosen last, by what travels
 };

@@ -36,25 +36,28 @@ GatherGate::GatherGate(std::string unit, const Calibration& calibration, GatherS
   decision_.coded = options.coded;
 }
 
-double GatherGate::predicted(codec::Method method, double bits) const {
-  return predict(calibration_, shape_, method, bits).total;
+Prediction GatherGate::predicted(codec::Method method, double bits) const {
+  return predict(calibration_, shape_, method, bits);
 }
 
 codec::Method GatherGate::choose(std::int64_t step) {
-  const Way way = gate_.choose(step, {.plain = predicted(codec::Method::kRaw, kRawBits),
-                                      .coded = predicted(decision_.coded, bits_.value)});
+  const Prediction coded = predicted(decision_.coded, bits_.value);
+  const Way way =
+      gate_.choose(step, {.plain = predicted(codec::Method::kRaw, kRawBits).total, .coded = coded.total},
+                   coded.encode + coded.decode);
   decision_.step = step;
   decision_.chosen = way == Way::kCoded ? decision_.coded : codec::Method::kRaw;
   decision_.probe = gate_.probe();
   decision_.bits_per_word = bits_.value;
   decision_.predicted_raw_s = gate_.prices().plain;
   decision_.predicted_coded_s = gate_.prices().coded;
+  decision_.window_s = gate_.window();
   decision_.measured_s.reset();
   return decision_.chosen;
 }
 
-void GatherGate::observe(std::int64_t step, codec::Method method, double seconds,
-                         std::int64_t message_bytes) {
+void GatherGate::observe(std::int64_t step, codec::Method method, double seconds, std::int64_t message_bytes,
+                         double window) {
   require(step == decision_.step && method == decision_.chosen,
           "gate of {}: observed step {} by {}, expected step {} by {}", decision_.unit, step,
           codec::name_of(method), decision_.step, codec::name_of(decision_.chosen));
@@ -62,6 +65,8 @@ void GatherGate::observe(std::int64_t step, codec::Method method, double seconds
           message_bytes);
   require(std::isfinite(seconds) && seconds >= 0, "gate of {}: step {} took {} s, expected at least 0",
           decision_.unit, step, seconds);
+  require(std::isfinite(window) && window >= 0, "gate of {}: step {} had a window of {} s, expected at least 0",
+          decision_.unit, decision_.step, window);
   decision_.measured_s = seconds;
   if (!gate_.believes()) return;
   double bits = kRawBits;
@@ -70,7 +75,7 @@ void GatherGate::observe(std::int64_t step, codec::Method method, double seconds
     bits = 8.0 * static_cast<double>(message_bytes) / static_cast<double>(words_);
     bits_.add(bits, smoothing_);
   }
-  gate_.observe(seconds, predicted(method, bits));
+  gate_.observe(seconds, predicted(method, bits).total, window);
 }
 
 }  // namespace moesaic

@@ -31,6 +31,7 @@ struct GatherDecision {
   double bits_per_word = 0;                        // expected of `coded`
   double predicted_raw_s = 0;                      // corrected by what was measured so far
   double predicted_coded_s = 0;
+  double window_s = 0;               // of them, others compute before they need it; measured so far
   std::optional<double> measured_s;  // of `chosen`, once observed
 };
 
@@ -45,15 +46,17 @@ class GatherGate {
 
   // What the gathers of the last choose() took: `seconds` of the slowest rank, all gathers of the step
   // together; `message_bytes`: the messages of all parts as they were coded (headers included), each counted
-  // once, where `method` is not raw. InvalidArgument: another step or method than was chosen, seconds that
-  // are negative or not finite, negative bytes.
-  void observe(std::int64_t step, codec::Method method, double seconds, std::int64_t message_bytes);
+  // once, where `method` is not raw; `window`: seconds that the gathers could take before a rank stood still.
+  // InvalidArgument: another step or method than was chosen, seconds that are negative or not finite,
+  // negative bytes.
+  void observe(std::int64_t step, codec::Method method, double seconds, std::int64_t message_bytes,
+               double window = 0);
 
   // The last one.
   const GatherDecision& decision() const { return decision_; }
 
  private:
-  double predicted(codec::Method method, double bits) const;
+  Prediction predicted(codec::Method method, double bits) const;
 
   Calibration calibration_;
   GatherShape shape_;

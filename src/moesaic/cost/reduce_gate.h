@@ -24,6 +24,7 @@ struct ReduceDecision {
   bool probe = false;                // taken to measure it, not because it promises more
   double predicted_bf16_s = 0;       // corrected by what was measured so far
   double predicted_entropy_s = 0;    // the same
+  double window_s = 0;               // of them, others compute before they need it; measured so far
   std::optional<double> measured_s;  // of `chosen`, once observed
 };
 
@@ -37,15 +38,16 @@ class ReduceGate {
   codec::GradientWire choose(std::int64_t step);
 
   // What the reduces of the last choose() took: `seconds` of the slowest rank, all reduces of the step
-  // together; the messages of all ranks: `words` before coding, `message_bytes` after it. InvalidArgument:
-  // seconds that are negative or not finite, negative counts.
-  void observe(double seconds, std::int64_t words, std::int64_t message_bytes);
+  // together; the messages of all ranks: `words` before coding, `message_bytes` after it; `window`: seconds
+  // that the reduces could take before a rank stood still. InvalidArgument: seconds that are negative or not
+  // finite, negative counts.
+  void observe(double seconds, std::int64_t words, std::int64_t message_bytes, double window = 0);
 
   const ReduceDecision& decision() const { return decision_; }  // the last one
 
  private:
-  double bits_of(codec::GradientWire wire) const;  // of a word that is not left out
-  double predicted(codec::GradientWire wire) const;
+  double bits_of(codec::GradientWire wire) const;              // of a word that is not left out
+  ReducePrediction predicted(codec::GradientWire wire) const;  // of one reduce
 
   std::string unit_;
   Calibration calibration_;

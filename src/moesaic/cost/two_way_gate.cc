@@ -44,23 +44,30 @@ WayPrices TwoWayGate::corrected(WayPrices predicted) const {
           std::max(predicted.coded + coded_excess_.value, kLeastShare * predicted.coded)};
 }
 
+double TwoWayGate::waited_for(Way way) const {
+  // The coder itself may have been measured to be faster than it was said to be.
+  const double busy = way == Way::kCoded ? std::min(coder_seconds_, prices_.coded) : 0.0;
+  return std::max(prices_.of(way) - window_.value, busy);
+}
+
 bool TwoWayGate::probe_is_due(std::int64_t step) const {
   const Way other = other_than(way_);
-  const double extra = probe_steps(other) * std::max(prices_.of(other) - prices_.of(way_), 0.0);
+  const double extra = probe_steps(other) * std::max(waited_for(other) - waited_for(way_), 0.0);
   const double between = static_cast<double>(step - last_probe_);
   return between >= options_.probe_every && extra < options_.probe_cost * between * prices_.of(way_);
 }
 
-Way TwoWayGate::choose(std::int64_t step, WayPrices predicted) {
+Way TwoWayGate::choose(std::int64_t step, WayPrices predicted, double coder_seconds) {
   require(steps_ == 0 || step > step_, "choose for step {} after step {}", step, step_);
   step_ = step;
   prices_ = corrected(predicted);
+  coder_seconds_ = coder_seconds;
   const Way other = other_than(way_);
   if (steps_ == 0) {
     way_ = prices_.coded < prices_.plain ? Way::kCoded : Way::kPlain;
     last_probe_ = step;
   } else if (probing_ == 0) {
-    confirmed_ = prices_.of(other) * (1 + options_.gain) < prices_.of(way_) ? confirmed_ + 1 : 0;
+    confirmed_ = waited_for(other) * (1 + options_.gain) < waited_for(way_) ? confirmed_ + 1 : 0;
     if (confirmed_ >= options_.confirmations) {
       way_ = other;
       confirmed_ = 0;
@@ -83,9 +90,10 @@ bool TwoWayGate::believes() const {
   return steps_ > kFirstSteps && (taken_ == Way::kPlain || coded_in_a_row_ >= options_.coded_warm_up);
 }
 
-void TwoWayGate::observe(double seconds, double predicted) {
+void TwoWayGate::observe(double seconds, double predicted, double window) {
   require(std::isfinite(seconds) && seconds >= 0, "step {} took {} s, expected at least 0", step_, seconds);
   if (!believes() || predicted <= 0) return;
+  window_.add(window, options_.smoothing);
   MovingAverage& mine = excess(taken_);
   MovingAverage& other = excess(other_than(taken_));
   const double expected = std::max(predicted + mine.value, kLeastShare * predicted), before = mine.value;

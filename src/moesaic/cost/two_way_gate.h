@@ -10,10 +10,14 @@
 // for the other one, too, until that is measured. The first steps, which set up connections and memory, are
 // not believed, and no single step is believed to be more than three times as slow or as fast as expected.
 //
-// A way is left for the other when it promises to be more than `gain` faster in `confirmations` decisions one
-// after another. What nobody takes, nobody measures: so every `probe_every` steps the other way is taken for
-// a moment; later than that where such a look would cost more than `probe_cost` of the time between two of
-// them (2% slower than the better way is too slow, and the worse way may be five times as slow).
+// What counts of a way is how long it is waited for: the part of its seconds that goes beyond the window, the
+// time others compute before they need it (a moving average, too; none at first). Coding keeps a processor
+// busy even where nobody waits, so the coded way never counts for less than its coder's seconds.
+//
+// A way is left for the other when it promises to count more than `gain` less in `confirmations` decisions
+// one after another. What nobody takes, nobody measures: so every `probe_every` steps the other way is taken
+// for a moment; later than that where such a look would cost more than `probe_cost` of the time between two
+// of them (2% slower than the better way is too slow, and the worse way may be five times as slow).
 #pragma once
 
 #include <algorithm>
@@ -55,8 +59,9 @@ class TwoWayGate {
   // InvalidArgument: options out of range.
   explicit TwoWayGate(TwoWayOptions options);
 
-  // For `step`, later than the step before; InvalidArgument otherwise. `predicted`: of both ways.
-  Way choose(std::int64_t step, WayPrices predicted);
+  // For `step`, later than the step before; InvalidArgument otherwise. `predicted`: of both ways;
+  // `coder_seconds`: of the coded one, among them.
+  Way choose(std::int64_t step, WayPrices predicted, double coder_seconds = 0);
 
   std::int64_t step() const { return step_; }          // of the last choose()
   Way taken() const { return taken_; }                 // by it
@@ -65,11 +70,15 @@ class TwoWayGate {
   // Whether what the step takes says what others will.
   bool believes() const;
 
-  // What the step took (the slowest rank), and what it should have taken by all that is known now; only where
-  // it is believed. InvalidArgument: seconds that are negative or not finite.
-  void observe(double seconds, double predicted);
+  double window() const { return window_.value; }  // seconds; what is believed so far
+
+  // What the step took (the slowest rank), what it should have taken by all that is known now, and how long
+  // it could have taken before a rank stood still; only where it is believed. InvalidArgument: seconds that
+  // are negative or not finite.
+  void observe(double seconds, double predicted, double window = 0);
 
  private:
+  double waited_for(Way way) const;
   WayPrices corrected(WayPrices predicted) const;
   bool probe_is_due(std::int64_t step) const;
   int probe_steps(Way way) const { return way == Way::kCoded ? options_.coded_warm_up : 1; }
@@ -77,11 +86,13 @@ class TwoWayGate {
 
   TwoWayOptions options_;
   MovingAverage plain_excess_, coded_excess_;  // seconds measured beyond predicted
+  MovingAverage window_;
 
   std::int64_t step_ = 0;
   Way taken_ = Way::kPlain;
   bool probe_ = false;
   WayPrices prices_;
+  double coder_seconds_ = 0;
   int steps_ = 0;
   Way way_ = Way::kPlain;   // taken but for probes
   int settled_ = 0;         // believed measurements of `way_` since it was taken up

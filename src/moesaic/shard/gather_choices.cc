@@ -11,12 +11,12 @@ namespace {
 // What one rank saw of one unit since the step began.
 struct Seen {
   std::int64_t runs, unsent, keys, resyncs, words, coded_bytes, reference_bytes;
-  double encode_seconds, decode_seconds, seconds, exposed_seconds;
+  double encode_seconds, decode_seconds, seconds, exposed_seconds, window_seconds;
 };
-static_assert(sizeof(Seen) == 88);
+static_assert(sizeof(Seen) == 96);
 
 Seen since(const GatherCounts& now, const GatherCounts& before, std::int64_t reference_bytes,
-           double exposed_seconds) {
+           double exposed_seconds, double window_seconds) {
   return {.runs = now.runs - before.runs,
           .unsent = now.unsent - before.unsent,
           .keys = now.keys - before.keys,
@@ -27,7 +27,8 @@ Seen since(const GatherCounts& now, const GatherCounts& before, std::int64_t ref
           .encode_seconds = now.encode_seconds - before.encode_seconds,
           .decode_seconds = now.decode_seconds - before.decode_seconds,
           .seconds = now.seconds - before.seconds,
-          .exposed_seconds = exposed_seconds};
+          .exposed_seconds = exposed_seconds,
+          .window_seconds = window_seconds};
 }
 
 void add(UnitGathers& total, const Seen& seen) {
@@ -78,6 +79,7 @@ void GatherChoices::choose(std::int64_t step) {
     if (unit.gate) unit.unit->set_codec(unit.gate->choose(step), mode_);
     unit.counts_before = unit.unit->gather_counts();
     unit.blocked_before = unit.unit->gather_blocked_seconds();
+    unit.unit->gather_window().take();
   }
 }
 
@@ -87,9 +89,9 @@ std::vector<UnitGathers> GatherChoices::observe() {
   std::vector<Seen> mine;
   for (const Unit& unit : units_) {
     CodedGather* const coded = unit.unit->coded();
-    mine.push_back(since(unit.unit->gather_counts(), unit.counts_before,
-                         coded == nullptr ? 0 : coded->reference_bytes(),
-                         unit.unit->gather_blocked_seconds() - unit.blocked_before));
+    mine.push_back(
+        since(unit.unit->gather_counts(), unit.counts_before, coded == nullptr ? 0 : coded->reference_bytes(),
+              unit.unit->gather_blocked_seconds() - unit.blocked_before, unit.unit->gather_window().take()));
   }
   const RankFacts<Seen> facts(model_->world(), mine);
   for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -97,11 +99,16 @@ std::vector<UnitGathers> GatherChoices::observe() {
     const Communicator& group = unit.unit->gather_group();
     UnitGathers total{
         .unit = unit.unit->layout().spec().name, .method = unit.unit->codec(), .counts = {}, .decision = {}};
-    facts.for_each_of(group, i, [&](const Seen& seen) { add(total, seen); });
+    double late = 0;
+    facts.for_each_of(group, i, [&](const Seen& seen) {
+      add(total, seen);
+      late = std::max(late, seen.seconds - seen.window_seconds);
+    });
     for (const std::int64_t words : unit.unit->part_elements()) total.words += words;
     total.raw_bytes = total.words * 2 * (group.topology().num_nodes() - 1) * total.counts.runs;
     if (unit.gate) {
-      unit.gate->observe(step_, total.method, total.counts.seconds, total.counts.coded_bytes);
+      unit.gate->observe(step_, total.method, total.counts.seconds, total.counts.coded_bytes,
+                         total.counts.seconds - late);
       total.decision = unit.gate->decision();
     }
     result.push_back(std::move(total));

@@ -39,7 +39,7 @@ class GatherChoices {
 
   // Of step `step`, ascending.
   void choose(std::int64_t step);
-  // What was gathered since choose(); of codable units, in their order. Nothing may be on its way. Sends 88
+  // What was gathered since choose(); of codable units, in their order. Nothing may be on its way. Sends 96
   // bytes a unit from every rank to every other.
   std::vector<UnitGathers> observe();
 

@@ -11,18 +11,20 @@ namespace {
 // What one rank saw of one unit since the step began.
 struct Seen {
   std::int64_t runs, words, coded_bytes;
-  double encode_seconds, decode_seconds, seconds, exposed_seconds;
+  double encode_seconds, decode_seconds, seconds, exposed_seconds, window_seconds;
 };
-static_assert(sizeof(Seen) == 56);
+static_assert(sizeof(Seen) == 64);
 
-Seen since(const ReduceCounts& now, const ReduceCounts& before, double exposed_seconds) {
+Seen since(const ReduceCounts& now, const ReduceCounts& before, double exposed_seconds,
+           double window_seconds) {
   return {.runs = now.runs - before.runs,
           .words = now.words - before.words,
           .coded_bytes = now.coded_bytes - before.coded_bytes,
           .encode_seconds = now.encode_seconds - before.encode_seconds,
           .decode_seconds = now.decode_seconds - before.decode_seconds,
           .seconds = now.seconds - before.seconds,
-          .exposed_seconds = exposed_seconds};
+          .exposed_seconds = exposed_seconds,
+          .window_seconds = window_seconds};
 }
 
 void add(UnitReduces& total, const Seen& seen) {
@@ -60,6 +62,7 @@ void ReduceChoices::choose(std::int64_t step) {
     if (unit.gate) unit.unit->set_gradient_wire(unit.gate->choose(step));
     unit.counts_before = unit.unit->reduce_counts();
     unit.blocked_before = unit.unit->reduce_blocked_seconds();
+    unit.unit->reduce_window().take();
   }
 }
 
@@ -69,7 +72,8 @@ std::vector<UnitReduces> ReduceChoices::observe() {
   std::vector<Seen> mine;
   for (const Unit& unit : units_) {
     mine.push_back(since(unit.unit->reduce_counts(), unit.counts_before,
-                         unit.unit->reduce_blocked_seconds() - unit.blocked_before));
+                         unit.unit->reduce_blocked_seconds() - unit.blocked_before,
+                         unit.unit->reduce_window().take()));
   }
   const RankFacts<Seen> facts(model_->world(), mine);
   for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -78,9 +82,14 @@ std::vector<UnitReduces> ReduceChoices::observe() {
                       .wire = unit.unit->gradient_wire(),
                       .counts = {},
                       .decision = {}};
-    facts.for_each_of(unit.unit->reduce_group(), i, [&](const Seen& seen) { add(total, seen); });
+    double late = 0;
+    facts.for_each_of(unit.unit->reduce_group(), i, [&](const Seen& seen) {
+      add(total, seen);
+      late = std::max(late, seen.seconds - seen.window_seconds);
+    });
     if (unit.gate) {
-      unit.gate->observe(total.counts.seconds, total.counts.words, total.counts.coded_bytes);
+      unit.gate->observe(total.counts.seconds, total.counts.words, total.counts.coded_bytes,
+                         total.counts.seconds - late);
       total.decision = unit.gate->decision();
     }
     result.push_back(std::move(total));

@@ -164,6 +164,7 @@ void ShardedUnit::start_gather() {
   gathered_ = true;
   whole_ = Buffer(whole_elements_ * size_of(dtype_));
   point_leaves_at(whole_.data(), whole_.bytes());
+  gather_window_.open();
   gather_ = start_job(
       *gather_group_, [this] { gather(); }, layout_.spec().name);
 }
@@ -183,6 +184,7 @@ void ShardedUnit::gather() {
 void ShardedUnit::wait_gather() {
   const Span span(gather_group_->tracer(),
                   {.phase = Phase::kGather, .name = layout_.spec().name, .waiting = true});
+  gather_window_.close();
   const SecondsInto timer(gather_blocked_seconds_);
   gather_.wait();
 }
@@ -215,6 +217,7 @@ void ShardedUnit::start_reduce() {
     reduced_ = Buffer(gradient_.bytes());
   }
   reducing_ = true;
+  reduce_window_.open();
   reduce_ = start_job(
       *reduce_group_, [this] { reduce(); }, layout_.spec().name);
 }
@@ -242,6 +245,7 @@ void ShardedUnit::reduce() {
 void ShardedUnit::settle_reduce() {
   const Span span(reduce_group_->tracer(),
                   {.phase = Phase::kReduce, .name = layout_.spec().name, .waiting = true});
+  reduce_window_.close();
   const SecondsInto timer(reduce_blocked_seconds_);
   reduce_.wait();
   flat_gradient_.reset();

@@ -24,6 +24,7 @@
 #include "moesaic/shard/coded_gather.h"
 #include "moesaic/shard/coded_reduce.h"
 #include "moesaic/shard/unit_layout.h"
+#include "moesaic/shard/wait_window.h"
 
 namespace moesaic {
 
@@ -97,6 +98,9 @@ class ShardedUnit {
   double gather_blocked_seconds() const { return gather_blocked_seconds_; }
   double reduce_blocked_seconds() const { return reduce_blocked_seconds_; }
   double blocked_seconds() const { return gather_blocked_seconds_ + reduce_blocked_seconds_; }
+  // What gathers and reduces could take before it stood still for them.
+  WaitWindow& gather_window() { return gather_window_; }
+  WaitWindow& reduce_window() { return reduce_window_; }
 
  private:
   void make_leaves();
@@ -135,6 +139,7 @@ class ShardedUnit {
   at::Storage storage_;
   std::vector<at::Tensor> leaves_;
   double gather_blocked_seconds_ = 0, reduce_blocked_seconds_ = 0;
+  WaitWindow gather_window_, reduce_window_;
 };
 
 }  // namespace moesaic

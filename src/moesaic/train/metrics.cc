@@ -99,6 +99,7 @@ Json gathers_of(const UnitGathers& gathers) {
   if (gathers.decision) {
     json["predicted_raw_seconds"] = rounded(gathers.decision->predicted_raw_s);
     json["predicted_coded_seconds"] = rounded(gathers.decision->predicted_coded_s);
+    json["window_seconds"] = rounded(gathers.decision->window_s);
     json["probe"] = gathers.decision->probe;
   }
   return json;
@@ -119,6 +120,7 @@ Json reduces_of(const UnitReduces& reduces) {
   if (reduces.decision) {
     json["predicted_bf16_seconds"] = rounded(reduces.decision->predicted_bf16_s);
     json["predicted_entropy_seconds"] = rounded(reduces.decision->predicted_entropy_s);
+    json["window_seconds"] = rounded(reduces.decision->window_s);
     json["probe"] = reduces.decision->probe;
   }
   return json;

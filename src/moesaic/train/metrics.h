@@ -22,11 +22,12 @@
 //                   the slowest rank), exposed_seconds (of the one that waited longest); by coded methods
 //                   also message_bytes (each part's once), bits_per_weight, encode_seconds, decode_seconds,
 //                   reference_bytes (of the rank that keeps most), keys, resyncs; where a gate decides also
-//                   predicted_raw_seconds, predicted_coded_seconds, probe
+//                   predicted_raw_seconds, predicted_coded_seconds, window_seconds (that computing leaves
+//                   them), probe
 //   reduces         of each unit whose gradients cross nodes in bf16: unit, wire, runs, raw_bytes and
 //                   message_bytes (between nodes, before and after coding), encode_seconds, decode_seconds,
 //                   seconds, exposed_seconds (all as above); where a gate decides also
-//                   predicted_bf16_seconds, predicted_entropy_seconds, probe
+//                   predicted_bf16_seconds, predicted_entropy_seconds, window_seconds, probe
 // Evaluations: step, heldout_loss, heldout_loss_by_file {name: loss}, seconds.
 #pragma once
 
