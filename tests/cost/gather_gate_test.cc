@@ -327,7 +327,8 @@ TEST(GatherGate, RejectsMeasurementsThatCannotBe) {
                 "InvalidArgument: gate of layer 3: step 4 took");
   }
   EXPECT_SAYS(thrown_by([&] { gate.observe(4, Method::kMomentum, 1, -1); }), "step 4 sent -1 bytes");
-  EXPECT_SAYS(thrown_by([&] { gate.observe(4, Method::kMomentum, 1, 1, -1); }), "gate of layer 3: step 4 had a window of -1 s");
+  EXPECT_SAYS(thrown_by([&] { gate.observe(4, Method::kMomentum, 1, 1, -1); }),
+              "gate of layer 3: step 4 had a window of -1 s");
   EXPECT_SAYS(thrown_by([&] { gate.observe(4, Method::kRaw, 1, 1); }),
               "observed step 4 by raw, expected step 4 by momentum");
   EXPECT_SAYS(thrown_by([&] { gate.observe(3, Method::kMomentum, 1, 1); }), "observed step 3");

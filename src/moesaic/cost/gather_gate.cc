@@ -65,8 +65,9 @@ void GatherGate::observe(std::int64_t step, codec::Method method, double seconds
           message_bytes);
   require(std::isfinite(seconds) && seconds >= 0, "gate of {}: step {} took {} s, expected at least 0",
           decision_.unit, step, seconds);
-  require(std::isfinite(window) && window >= 0, "gate of {}: step {} had a window of {} s, expected at least 0",
-          decision_.unit, decision_.step, window);
+  require(std::isfinite(window) && window >= 0,
+          "gate of {}: step {} had a window of {} s, expected at least 0", decision_.unit, decision_.step,
+          window);
   decision_.measured_s = seconds;
   if (!gate_.believes()) return;
   double bits = kRawBits;

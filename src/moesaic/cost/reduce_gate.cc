@@ -51,8 +51,8 @@ void ReduceGate::observe(double seconds, std::int64_t words, std::int64_t messag
           decision_.step, words, message_bytes);
   require(std::isfinite(seconds) && seconds >= 0, "gate of {}: step {} took {} s, expected at least 0", unit_,
           decision_.step, seconds);
-  require(std::isfinite(window) && window >= 0, "gate of {}: step {} had a window of {} s, expected at least 0",
-          unit_, decision_.step, window);
+  require(std::isfinite(window) && window >= 0,
+          "gate of {}: step {} had a window of {} s, expected at least 0", unit_, decision_.step, window);
   decision_.measured_s = seconds;
   if (!gate_.believes() || words == 0) return;
   const double bits = 8.0 * static_cast<double>(message_bytes) / static_cast<double>(words);
