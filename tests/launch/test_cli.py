@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 from pathlib import Path
 
@@ -227,7 +228,8 @@ def test_sigterm_saves_and_ends(tmp_path):
              *settings(train__steps=1000000)) as job:
         wait_until(lambda: log.exists() and log.read_text().count("\n") >= 3)
         job.process.send_signal(signal.SIGTERM)
-        job.finish(timeout=20)
+        ended = job.finish(timeout=20)
+    assert ended.returncode == 0, ended.stderr
     assert (run_dir / "checkpoints" / "latest").exists(), "SIGTERM ended the run without a checkpoint"
     assert newest_checkpoint(run_dir).name == f"step-{metrics(run_dir)[-1]['step']:06}"
 
@@ -242,10 +244,12 @@ def test_no_progress_bar_where_there_is_no_terminal(tmp_path):
     assert "held-out loss after step 20" in ran.stdout
 
 
-def test_a_terminal_shows_a_progress_bar(tmp_path):
+def shown_on_a_terminal(folder, *arguments, **changes):
+    """What training shows there, and how it ended."""
     terminal, other_end = pty.openpty()
     shown = b""
-    with Job("train", "--config", write_config(tmp_path), "--run-dir", tmp_path / "run", stderr=other_end) as job:
+    with Job("train", "--config", write_config(folder, **changes), "--run-dir", folder / "run", *arguments,
+             stderr=other_end) as job:
         os.close(other_end)
         try:
             while piece := os.read(terminal, 65536):
@@ -255,11 +259,23 @@ def test_a_terminal_shows_a_progress_bar(tmp_path):
         ran = job.finish()
     os.close(terminal)
     assert ran.returncode == 0
-    text = shown.decode()
+    return shown.decode(), ran
+
+
+def test_a_terminal_shows_a_progress_bar(tmp_path):
+    text, ran = shown_on_a_terminal(tmp_path)
     lines = text.split("\r")
     assert sum("tokens/s" in line for line in lines) == 20
     assert " 1/20 [" in text and "20/20 [========================]" in text and "loss" in text
+    assert re.search(r"exposed \d+%  [\d.e-]+ MB moved", text) and "b/weight" not in text
     assert "\r" not in ran.stdout
+
+
+def test_the_progress_bar_shows_what_a_weight_took_between_nodes(tmp_path):
+    text, _ = shown_on_a_terminal(tmp_path, "--ranks", 2, comm__ranks_per_node=1, parallel__experts="gather",
+                                  train__dtype="bf16", codec__method="momentum")
+    last = [line for line in text.split("\r") if "tokens/s" in line][-1]
+    assert 0 < float(re.search(r"([\d.]+) b/weight", last)[1]) < 16 and "MB/NIC" in last
 
 
 def test_the_default_run_directory_carries_the_name_of_the_configuration(tmp_path):

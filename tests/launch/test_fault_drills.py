@@ -19,12 +19,15 @@ SOON = 60  # far more than any of these takes, even on a machine with much else 
 
 # Ranks and phases take turns: (rank, phase, name of the span).
 PLACES = [
+    (0, "data", ""),
     (0, "forward", "layer"),
     (1, "backward", "layer"),
     (2, "gather", ""),
     (0, "reduce", ""),
     (1, "exchange", ""),
+    (1, "norm", ""),
     (2, "optimizer", "update"),
+    (2, "evaluate", ""),
     (1, "save", "write"),
     (2, "save", "sync"),
     (0, "save", "manifest"),
@@ -41,7 +44,7 @@ def setting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drill")
     # Both ways to the experts, so that there is an exchange; a checkpoint after every second step.
     config = write_config(folder, parallel__experts=["exchange", "gather"], parallel__ranks=RANKS, train__steps=STEPS,
-                          checkpoint__every=2, train__eval_tokens=64)
+                          checkpoint__every=2, train__eval_every=2, train__eval_tokens=64)
     train(config, folder / "straight", ranks=RANKS)
     return config, folder / "straight"
 

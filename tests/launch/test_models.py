@@ -1,6 +1,7 @@
 """eval, generate and inspect on a small trained model, and on checkpoints that something has happened to."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -171,6 +172,7 @@ def test_a_stop_ends_a_prompt(trained):
 def test_figures_go_to_standard_error(trained):
     told = run_generate(trained, ["the ", "a"]).stderr
     assert "prefill 5 tokens" in told and "decode  46 tokens" in told and told.count("tokens/s") == 2
+    assert re.search(r"[\d.]+ ms until each prompt's next", told)
     # 2 layers of keys and values, 32 fp32 wide, of a context of 16, for the one prompt of each rank.
     assert f"key-value cache {2 * 2 * 32 * 4 * 16 / 2**20:.2f} MiB" in told
     assert run_generate(trained, ["the ", "a"], "--quiet").stderr == ""

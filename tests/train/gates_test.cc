@@ -119,6 +119,27 @@ TEST_P(TrainWith, RecomputedLayersGiveTheSameBits) {
   EXPECT_EQ(recomputed.parameters, kept.parameters);
 }
 
+TEST(PerLayer, ABiasIsBalancedInTheLayersThatSaySoAndInNoOther) {
+  const TempFolder folder;
+  Config config = small_config(write_text(folder.path()));
+  config.model.num_layers = 3;
+  config.model.moe.gate.capacity_factor = 0;
+  config.model.moe.gate.score = ScoreKind::kSigmoid;
+  config.model.moe.gate.bias_balance = true;
+  config.moe_per_layer = {"1.bias_balance=false"};
+  read_layers(config);
+  on_ranks(config, [](Trainer& trainer) {
+    trainer.model().initialise(1);
+    trainer.step();
+    const auto moved = [&](std::size_t layer) {
+      return std::ranges::any_of(trainer.gates().layers[layer], [](float bias) { return bias != 0; });
+    };
+    EXPECT_TRUE(moved(0));
+    EXPECT_FALSE(moved(1));
+    EXPECT_TRUE(moved(2));
+  });
+}
+
 class TrainWithAnyLayout : public TrainWith {};
 INSTANTIATE_TEST_SUITE_P(Gates, TrainWithAnyLayout, ::testing::ValuesIn(gates_where(any_layout)),
                          [](const auto& info) { return info.param; });

@@ -51,6 +51,21 @@ TEST_P(EveryLayout, GradientsAndLossesEqualThoseOfOneRank) {
   EXPECT_LT(one.steps.back().loss, one.steps.front().loss - 0.5);
 }
 
+// Norms of the parts differ from rank to rank; clipping by them would pull shared weights apart.
+TEST_P(EveryLayout, AllRanksClipByOneNormAndReportOneLoss) {
+  std::mutex mutex;
+  std::vector<std::pair<double, double>> reported;
+  on_ranks(with_layout(config_, GetParam()), [&](Trainer& trainer) {
+    trainer.model().initialise(1);
+    const StepReport report = trainer.step();
+    const std::lock_guard lock(mutex);
+    reported.emplace_back(report.gradient_norm, report.loss);
+  });
+  ASSERT_EQ(std::ssize(reported), GetParam().ranks);
+  EXPECT_GT(reported[0].first, config_.optim.clip_norm);
+  for (const auto& of_rank : reported) EXPECT_EQ(of_rank, reported[0]);
+}
+
 TEST_P(EveryLayout, RunAgainGivesTheSameBits) {
   const Config config = with_layout(config_, GetParam());
   expect_same_bits(train(config, 6), train(config, 6));

@@ -98,40 +98,48 @@ TEST(Trainer, ReportsWhatEveryRankDidOnRankZeroAndBytesByKind) {
   });
 }
 
-// Does not let layer 0 run forward before a gather of layer 1 is on its way: were it started only when layer
-// 0 is done, nobody would ever go on.
+// Does not let layer 0 begin `held` before `awaited` of layer 1 is on its way: were that started only when
+// layer 0 is done, nobody would ever go on.
 class HoldsLayerZero final : public Tracer {
  public:
+  HoldsLayerZero(Phase held, Phase awaited) : held_(held), awaited_(awaited) {}
+
   void begin(const SpanInfo& span) override {
     std::unique_lock lock(mutex_);
-    if (span.phase == Phase::kGather && span.lane != kComputeLane && span.name.starts_with("layers.1.")) {
-      gathering_ = true;
+    if (span.phase == awaited_ && span.lane != kComputeLane && span.name.starts_with("layers.1.")) {
+      under_way_ = true;
       changed_.notify_all();
     }
-    if (span.phase == Phase::kForward && span.name == "layer" && span.index == 0) {
-      overlapped |= changed_.wait_for(lock, std::chrono::seconds(20), [&] { return gathering_; });
+    if (span.phase == held_ && span.name == "layer" && span.index == 0) {
+      overlapped |= changed_.wait_for(lock, std::chrono::seconds(20), [&] { return under_way_; });
     }
   }
   void end(const SpanInfo&) noexcept override {}
   bool overlapped = false;
 
  private:
+  Phase held_, awaited_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool gathering_ = false;
+  bool under_way_ = false;
 };
 
-TEST(Trainer, GathersTheNextStageWhileOneComputes) {
+void expect_overlap(Phase held, Phase awaited) {
   const TempFolder folder;
   const Config config = with_layout(small_config(write_text(folder.path())), {"", 2, {"gather"}});
   run_world(Topology::one_node(2), [&](Communicator& world) {
-    HoldsLayerZero tracer;
+    HoldsLayerZero tracer(held, awaited);
     Communicator traced = world.split_all(kTracerChannel, {.tracer = &tracer});
     Trainer trainer(config, traced);
     trainer.model().initialise(1);
     trainer.step();
     EXPECT_TRUE(tracer.overlapped);
   });
+}
+
+TEST(Trainer, GathersTheNextStageWhileOneComputes) { expect_overlap(Phase::kForward, Phase::kGather); }
+TEST(Trainer, ReducesAStagesGradientsWhileTheOneBeforeRunsBackward) {
+  expect_overlap(Phase::kBackward, Phase::kReduce);
 }
 
 struct Event {
