@@ -38,6 +38,10 @@ struct GenerateCommand {
   bool keeps_weights(const ShardedModel& model) const;
 };
 
+TokenText text_of(const Config& config) {
+  return config.data.format == TokenFormat::kBytes ? TokenText::kBytes : TokenText::kIds;
+}
+
 // Memory is looked at by every rank, the answer is one: kept on all of them or on none.
 bool GenerateCommand::keeps_weights(const ShardedModel& model) const {
   if (weights != "auto") return weights == "keep";
@@ -71,7 +75,7 @@ void GenerateCommand::on_rank(Communicator& world, const Config& config,
   }
   std::optional<TextShow> show;
   if (talks) {
-    show.emplace(inputs);
+    show.emplace(inputs, text_of(config));
     chosen.on_token = [&](std::size_t prompt, std::int64_t token, bool last) {
       show->add(prompt, token, last);
     };
@@ -89,12 +93,10 @@ void GenerateCommand::on_rank(Communicator& world, const Config& config,
 
 void GenerateCommand::run() const {
   const Config config = source.load();
-  require(config.data.format == TokenFormat::kBytes,
-          "generate reads and writes bytes; this model was trained on token files of another format");
-  const std::vector<Prompt> inputs = prompts.load();
+  const std::vector<Prompt> inputs = prompts.load(text_of(config));
   GenerateOptions chosen = options;
   if (chosen.context == 0) chosen.context = config.data.seq_len;
-  for (const std::string& text : stop_texts) chosen.stops.push_back(bytes_of(text));
+  for (const std::string& text : stop_texts) chosen.stops.push_back(tokens_of(text, text_of(config)));
   for (const std::int64_t token : end_tokens) chosen.stops.push_back({token});
   check_request(config.model, inputs, chosen);
   launch(config, [&](Communicator& world) { on_rank(world, config, source.find(world), inputs, chosen); });
@@ -108,7 +110,8 @@ void add_generate(CLI::App& app) {
   constexpr std::int64_t kMost = 1'000'000'000;
   command->source.add_options(*sub);
   auto* texts = sub->add_option("--prompt", command->prompts.texts,
-                                "text to continue; give it several times for several prompts");
+                                "text to continue, or the ids of its tokens where the model was trained on "
+                                "token files; give it several times for several prompts");
   sub->add_option("--prompts-file", command->prompts.file,
                   "a prompt per line; in a .jsonl file an object per line: prompt, max_new_tokens, seed")
       ->check(CLI::ExistingFile);

@@ -1,5 +1,6 @@
 #include "moesaic/cli/prompts.h"
 
+#include <charconv>
 #include <sstream>
 
 #include "moesaic/core/error.h"
@@ -10,14 +11,14 @@ namespace moesaic::cli {
 namespace {
 
 // A line of a .jsonl file over the values that hold for all.
-void read_object(const std::string& line, const std::string& where, Prompt& prompt) {
+void read_object(const std::string& line, const std::string& where, TokenText how, Prompt& prompt) {
   const nlohmann::json object = parse_json(line, where, 2);
   require(object.is_object() && object.contains("prompt"), "{}: expected an object with \"prompt\", got {}",
           where, line);
   for (const auto& [key, value] : object.items()) {
     if (key == "prompt") {
       require(value.is_string(), "{}: prompt is {}, expected a string", where, value.dump());
-      prompt.tokens = bytes_of(value.get<std::string>());
+      prompt.tokens = tokens_of(value.get<std::string>(), how);
       continue;
     }
     require(key == "max_new_tokens" || key == "seed",
@@ -36,13 +37,27 @@ void read_object(const std::string& line, const std::string& where, Prompt& prom
 
 }  // namespace
 
-std::vector<std::int64_t> bytes_of(const std::string& text) {
+std::vector<std::int64_t> tokens_of(const std::string& text, TokenText how) {
   std::vector<std::int64_t> tokens;
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  if (how == TokenText::kBytes) {
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+    return tokens;
+  }
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    std::int64_t id = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    require(
+        error == std::errc() && end == word.data() + word.size() && id >= 0,
+        "this model's tokens are no bytes: expected token ids with spaces between, such as \"12 7 305\", got "
+        "\"{}\" (python -m moesaic.generate takes text, and the tokenizer)",
+        word);
+    tokens.push_back(id);
+  }
   return tokens;
 }
 
-std::vector<Prompt> PromptSource::load() const {
+std::vector<Prompt> PromptSource::load(TokenText how) const {
   std::vector<Prompt> prompts;
   const auto next = [&]() -> Prompt& {
     const std::size_t number = prompts.size();
@@ -51,7 +66,7 @@ std::vector<Prompt> PromptSource::load() const {
                                                                  : 0;
     return prompts.emplace_back(Prompt{{}, wanted, seed + number});
   };
-  for (const std::string& text : texts) next().tokens = bytes_of(text);
+  for (const std::string& text : texts) next().tokens = tokens_of(text, how);
   if (!file.empty()) {
     std::istringstream lines(read_text(file));
     std::string line;
@@ -59,9 +74,9 @@ std::vector<Prompt> PromptSource::load() const {
       if (line.ends_with('\r')) line.pop_back();
       if (line.empty()) continue;
       if (file.extension() == ".jsonl") {
-        read_object(line, fmt::format("{}, line {}", file.string(), number), next());
+        read_object(line, fmt::format("{}, line {}", file.string(), number), how, next());
       } else {
-        next().tokens = bytes_of(line);
+        next().tokens = tokens_of(line, how);
       }
     }
   }

@@ -12,8 +12,14 @@
 
 namespace moesaic::cli {
 
-// Text as tokens of the built-in byte tokenizer.
-std::vector<std::int64_t> bytes_of(const std::string& text);
+// How tokens are written on the command line and shown.
+enum class TokenText {
+  kBytes,  // text: a token is a byte
+  kIds,    // numbers with spaces between: of a tokenizer that is not built in
+};
+
+// InvalidArgument naming the word of `text` that is no token id.
+std::vector<std::int64_t> tokens_of(const std::string& text, TokenText how);
 
 struct PromptSource {
   std::vector<std::string> texts;
@@ -24,7 +30,7 @@ struct PromptSource {
   // --prompt ones first, then the file's. A file named *.jsonl has an object per line: "prompt", and
   // optionally "max_new_tokens" and "seed"; any other a prompt per line. InvalidArgument naming the line or
   // the option.
-  std::vector<Prompt> load() const;
+  std::vector<Prompt> load(TokenText how) const;
 };
 
 }  // namespace moesaic::cli

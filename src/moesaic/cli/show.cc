@@ -6,7 +6,7 @@
 
 namespace moesaic::cli {
 
-TextShow::TextShow(const std::vector<Prompt>& prompts) : blocks_(prompts.size()) {
+TextShow::TextShow(const std::vector<Prompt>& prompts, TokenText how) : blocks_(prompts.size()), how_(how) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     for (const std::int64_t token : prompts[i].tokens) append(i, token);
     if (prompts[i].max_new_tokens == 0) end(i);
@@ -22,6 +22,11 @@ void TextShow::add(std::size_t prompt, std::int64_t token, bool last) {
 
 void TextShow::append(std::size_t prompt, std::int64_t token) {
   Block& block = blocks_[prompt];
+  if (how_ == TokenText::kIds) {
+    block.waiting += fmt::format("{}{}", block.begun ? " " : "", token);
+    block.begun = true;
+    return;
+  }
   // A vocabulary may be larger than the bytes it was trained on: what is no byte is no text.
   block.waiting += token < 256 ? block.stream.add(static_cast<std::uint8_t>(token))
                                : block.stream.finish() + "\xEF\xBF\xBD";

@@ -1,13 +1,15 @@
 // show.h: generated text on standard output as it comes, and what it cost.
 //
-// One prompt: its text flows. Several: a labelled block each, in order; the first unfinished one flows while
-// what the others have waits, so that the output is the same whatever finishes first.
+// Bytes are shown as UTF-8, ids as numbers with spaces between. One prompt: its text flows. Several: a
+// labelled block each, in order; the first unfinished one flows while what the others have waits, so that the
+// output is the same whatever finishes first.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "moesaic/cli/prompts.h"
 #include "moesaic/infer/generate.h"
 #include "moesaic/infer/text_stream.h"
 
@@ -15,13 +17,14 @@ namespace moesaic::cli {
 
 class TextShow {
  public:
-  explicit TextShow(const std::vector<Prompt>& prompts);
+  TextShow(const std::vector<Prompt>& prompts, TokenText how);
   void add(std::size_t prompt, std::int64_t token, bool last);
 
  private:
   struct Block {
     TextStream stream;
     std::string waiting;  // valid UTF-8, not shown yet
+    bool begun = false;
     bool ended = false;
   };
   void append(std::size_t prompt, std::int64_t token);
@@ -29,6 +32,7 @@ class TextShow {
   void flow();
 
   std::vector<Block> blocks_;
+  TokenText how_;
   std::size_t open_ = 0;  // the block that flows
   bool labelled_ = false;
 };
