@@ -52,6 +52,26 @@ def test_logits_are_those_of_the_loss(trained, tmp_path):
     assert loss == pytest.approx(metrics(trained)[-1]["heldout_loss"], rel=0.25)
 
 
+def test_the_experts_of_tokens_are_told(trained, tmp_path):
+    routed = []
+    for ranks in (1, 3):
+        file = tmp_path / f"routing{ranks}.safetensors"
+        ran = moesaic("eval", "--run-dir", trained, "--routing", file, "--ranks", ranks)
+        assert ran.returncode == 0, ran.stderr
+        routed.append(load_file(file))
+    assert sorted(routed[0]) == ["layers.0.experts", "layers.1.experts", "tokens"]
+    windows = len(routed[0]["tokens"])
+    for layer in ("layers.0.experts", "layers.1.experts"):
+        experts = routed[0][layer]
+        assert experts.shape == (16 * windows, 2) and experts.min() == 0 and experts.max() == 5
+        assert (experts[:, 0] != experts[:, 1]).all()
+        assert np.array_equal(experts, routed[1][layer])
+    # Of the same token in different places, the first layer mostly chooses the same.
+    tokens, first = routed[0]["tokens"].ravel(), routed[0]["layers.0.experts"][:, 0]
+    common = np.bincount(tokens).argmax()
+    assert np.bincount(first[tokens == common]).max() > 0.5 * (tokens == common).sum()
+
+
 # ---- generate ----
 
 

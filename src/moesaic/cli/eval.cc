@@ -6,16 +6,19 @@
 #include "moesaic/cli/launch.h"
 #include "moesaic/cli/run_dir.h"
 #include "moesaic/infer/dump_logits.h"
+#include "moesaic/infer/dump_routing.h"
 #include "moesaic/train/checkpoint.h"
 #include "moesaic/train/trainer.h"
 
 namespace moesaic::cli {
 namespace {
 
+constexpr std::int64_t kRoutedTokens = 8192;
+
 struct EvalCommand {
   RunSource source;
   std::int64_t max_tokens = 0;
-  std::filesystem::path logits_file;
+  std::filesystem::path logits_file, routing_file;
 
   void run() const {
     const Config config = source.load();
@@ -37,6 +40,10 @@ struct EvalCommand {
         dump_logits(model, gates, dataset, logits_file);
         if (talks) fmt::print("wrote tokens and logits to {}\n", logits_file.string());
       }
+      if (!routing_file.empty()) {
+        dump_routing(model, gates, dataset, kRoutedTokens, routing_file);
+        if (talks) fmt::print("wrote tokens and their experts to {}\n", routing_file.string());
+      }
       std::fflush(stdout);
     });
   }
@@ -53,6 +60,10 @@ void add_eval(CLI::App& app) {
   sub->add_option(
       "--logits", command->logits_file,
       "also write tokens [B,S] and logits [B,S,V] of the first held-out windows to this safetensors file");
+  sub->add_option(
+      "--routing", command->routing_file,
+      "also write tokens [B,S] and each layer's chosen experts [B*S,K] of the first held-out windows, "
+      "8,192 tokens at most, to this safetensors file");
   sub->callback([command] { command->run(); });
 }
 

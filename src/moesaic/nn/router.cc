@@ -265,4 +265,6 @@ Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const a
   return routing;
 }
 
+const RoutingPlan& plan_of(const RoutingRecord& record) { return record.plan; }
+
 }  // namespace moesaic

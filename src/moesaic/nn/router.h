@@ -31,4 +31,7 @@ struct Routing {
 Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const at::Tensor& router_weight,
               std::int64_t sequence_length, StepContext& context);
 
+// The plan of a decision that StepContext::kept_routing holds.
+const RoutingPlan& plan_of(const RoutingRecord& record);
+
 }  // namespace moesaic
