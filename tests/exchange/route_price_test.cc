@@ -117,6 +117,25 @@ TEST(RouteChoice, FollowsWhatCostsMost) {
   EXPECT_EQ(chosen(kTopEight, Topology::uniform(8, 8), &slow_bytes), Route::kFlat);
 }
 
+// A token to one expert crosses once by any route. A route with hops saves messages alone, and they must be
+// dear for it to be taken.
+TEST(RouteChoice, LeavesFlatForMoreThanATenth) {
+  const Topology nodes = Topology::uniform(8, 4);
+  const auto saved = [&](double seconds_per_message) {
+    const Calibration calibration = links({1e-7, 1e-11}, {seconds_per_message, 8e-8});
+    const auto price = [&](Route route) {
+      return loads_of_route(route, nodes, AllRanks(kTopOne, nodes, route).counts, kRowBytes)
+          .seconds(calibration);
+    };
+    const double saving = 1 - price(Route::kRail) / price(Route::kFlat);
+    EXPECT_GT(saving, 0);
+    EXPECT_EQ(chosen(kTopOne, nodes, &calibration) == Route::kFlat, saving < 1 - 1 / 1.1);
+    return saving;
+  };
+  EXPECT_LT(saved(1e-6), 0.05);
+  EXPECT_GT(saved(1e-2), 0.2);
+}
+
 TEST(RouteChoice, WithoutACalibrationTakesTheFewestBytesThroughTheBusiestCard) {
   EXPECT_EQ(chosen(kTopEight, Topology::uniform(16, 4), nullptr), Route::kRailDedup);
   // Nothing is saved where a node is one rank, and masks cost bytes.

@@ -21,8 +21,8 @@ int add_loads(PhaseLoads& loads, const Topology& topology, const Steps& steps, c
 PhaseLoads loads_of_route(Route route, const Topology& topology, const ExchangeCounts& counts,
                           std::int64_t bytes_per_row);
 
-// The fastest by `calibration`; null: the one with the fewest bytes through the busiest card. The first in
-// the order of kRoutes where several are best.
+// The fastest by `calibration`, where a route other than flat has to promise a tenth less; null: the one with
+// the fewest bytes through the busiest card. The first in the order of kRoutes where several are best.
 Route choose_route(const Topology& topology, const ExchangeCounts& counts, std::int64_t bytes_per_row,
                    const Calibration* calibration);
 
