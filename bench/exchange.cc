@@ -26,12 +26,12 @@ struct Plan {
   std::vector<std::string> layouts, rates;
   std::vector<std::int64_t> tokens;
   std::vector<int> top_k;
-  std::vector<bool> skewed;
+  std::vector<bool> recorded;
   int rounds, turns_per_job;
 };
 
 Plan plan_of(const std::string& size) {
-  if (size == "tiny") return {{"2x2"}, {"1gbit"}, {256}, {4}, {false}, 1, 2};
+  if (size == "tiny") return {{"2x2"}, {"1gbit"}, {256}, {4}, {false, true}, 1, 2};
   return {{"4x2", "4x4", "2x4"},
           {"100mbit", "1gbit", "10gbit"},
           {32, 256, 2048, 8192},
@@ -48,8 +48,8 @@ std::vector<ExchangeCase> cases_of(const Plan& plan, const Layout& layout) {
   std::vector<ExchangeCase> cases;
   for (const std::int64_t tokens : plan.tokens) {
     for (const int top_k : plan.top_k) {
-      for (const bool skewed : plan.skewed) {
-        if (fits(layout, tokens)) cases.push_back({tokens, top_k, skewed});
+      for (const bool recorded : plan.recorded) {
+        if (fits(layout, tokens)) cases.push_back({tokens, top_k, recorded});
       }
     }
   }

@@ -5,14 +5,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/recorded_routing.h"
 #include "moesaic/core/bf16.h"
 #include "moesaic/core/error.h"
 #include "moesaic/core/rng.h"
@@ -20,52 +19,53 @@
 
 namespace moesaic::bench {
 
-inline constexpr std::int64_t kExchangedWidth = 512;  // bf16
-inline constexpr int kExchangedExperts = 64;          // placed contiguously
+inline constexpr std::int64_t kExchangedWidth = 512;                 // bf16
+inline constexpr int kExchangedExperts = RecordedRouting::kExperts;  // placed contiguously
 
 struct ExchangeCase {
   std::int64_t tokens = 0;  // of each rank
   int top_k = 1;
-  bool skewed = false;  // an expert's popularity falls with its place in a random order, to the power 0.8
+  bool recorded = false;  // a trained model's choices, its first ones where top_k is less; else uniform
 
-  std::string text() const { return fmt::format("{},{},{}", tokens, top_k, skewed ? 1 : 0); }
+  std::string text() const { return fmt::format("{},{},{}", tokens, top_k, recorded ? 1 : 0); }
   std::string name() const {
-    return fmt::format("{} tokens top-{} {}", tokens, top_k, skewed ? "skewed" : "uniform");
+    return fmt::format("{} tokens top-{} {}", tokens, top_k, recorded ? "recorded" : "uniform");
   }
   static ExchangeCase from(const std::string& text) {
     long long tokens = 0;
-    int top_k = 0, skewed = 0;
-    require(std::sscanf(text.c_str(), "%lld,%d,%d", &tokens, &top_k, &skewed) == 3,
-            "exchange case '{}': expected TOKENS,TOP_K,SKEWED", text);
-    return {tokens, top_k, skewed != 0};
+    int top_k = 0, recorded = 0;
+    require(std::sscanf(text.c_str(), "%lld,%d,%d", &tokens, &top_k, &recorded) == 3,
+            "exchange case '{}': expected TOKENS,TOP_K,RECORDED", text);
+    return {tokens, top_k, recorded != 0};
   }
 };
+
+// k draws without putting back.
+inline std::vector<std::int32_t> uniform_experts(int rank, std::int64_t token, int top_k) {
+  const auto key =
+      random_key(static_cast<std::uint64_t>(rank) << 32 | static_cast<std::uint64_t>(token), "token");
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < top_k; ++i) {
+    ids.push_back(static_cast<std::int32_t>(random_permutation(key, kExchangedExperts, i)));
+  }
+  return ids;
+}
 
 inline RoutingPlan routing_of(const ExchangeCase& c, int rank) {
   RoutingPlan plan;
   plan.num_tokens = c.tokens;
   plan.num_choices = c.top_k;
   plan.num_experts = kExchangedExperts;
-  std::vector<float> popularity;
-  const auto order = random_key(1, "popularity");
-  for (int e = 0; e < kExchangedExperts; ++e) {
-    const auto place = static_cast<float>(random_permutation(order, kExchangedExperts, e));
-    popularity.push_back(c.skewed ? -0.8f * std::log(1 + place) : 0.0f);
-  }
-  std::vector<float> score(kExchangedExperts);
-  std::vector<std::int32_t> ids(kExchangedExperts);
+  std::optional<RecordedRouting> recorded;
+  if (c.recorded) recorded.emplace();
   for (std::int64_t t = 0; t < c.tokens; ++t) {
-    // The k largest of log-popularity plus Gumbel noise are k draws without putting back.
-    const auto key =
-        random_key(static_cast<std::uint64_t>(rank) << 32 | static_cast<std::uint64_t>(t), "token");
-    for (std::size_t e = 0; e < score.size(); ++e) {
-      score[e] = popularity[e] - std::log(-std::log(std::clamp(random_uniform(key, e), 1e-7f, 1 - 1e-7f)));
+    std::vector<std::int32_t> ids;
+    if (recorded) {
+      for (int k = 0; k < c.top_k; ++k) ids.push_back(recorded->choice(rank * c.tokens + t, k));
+    } else {
+      ids = uniform_experts(rank, t, c.top_k);
     }
-    std::iota(ids.begin(), ids.end(), 0);
-    std::partial_sort(ids.begin(), ids.begin() + c.top_k, ids.end(), [&](std::int32_t a, std::int32_t b) {
-      return score[static_cast<std::size_t>(a)] > score[static_cast<std::size_t>(b)];
-    });
-    plan.expert_ids.insert(plan.expert_ids.end(), ids.begin(), ids.begin() + c.top_k);
+    plan.expert_ids.insert(plan.expert_ids.end(), ids.begin(), ids.end());
   }
   plan.weights.assign(plan.expert_ids.size(), 1.0f);
   return plan;

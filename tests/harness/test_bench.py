@@ -161,14 +161,16 @@ def test_gather_moves_the_claimed_bytes_by_every_method_beside_gloo_and_open_mpi
 def test_exchange_moves_the_claimed_bytes_by_every_route_beside_k_copies(tmp_path, cluster):
     ran, rows = run_tiny("exchange", tmp_path, "--cluster")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert {row["case"] for row in rows} == {"2x2 1gbit 256 tokens top-4 uniform"}
+    cases = [f"2x2 1gbit 256 tokens top-4 {routing}" for routing in ("uniform", "recorded")]
+    assert {row["case"] for row in rows} == set(cases)
     routes = {"flat", "leader", "rail", "rail_dedup"}
-    for metric in ("time_us", "nic_bytes"):
-        assert {row["variant"] for row in rows if row["metric"] == metric} == routes | {"auto", "k_copies"}
-    figures = {(row["variant"], row["metric"]): row["value"] for row in rows}
-    assert figures["rail_dedup", "nic_bytes"] < figures["flat", "nic_bytes"] < figures["k_copies", "nic_bytes"]
-    took = {metric.removeprefix("took_"): value for (_, metric), value in figures.items() if metric.startswith("took_")}
-    assert set(took) <= routes and sum(took.values()) == pytest.approx(1)
+    for case in cases:
+        figures = {(row["variant"], row["metric"]): row["value"] for row in rows if row["case"] == case}
+        for metric in ("time_us", "nic_bytes"):
+            assert {variant for variant, has in figures if has == metric} == routes | {"auto", "k_copies"}
+        assert figures["rail_dedup", "nic_bytes"] < figures["flat", "nic_bytes"] < figures["k_copies", "nic_bytes"]
+        took = {metric.removeprefix("took_"): share for (_, metric), share in figures.items() if metric.startswith("took_")}
+        assert set(took) <= routes and sum(took.values()) == pytest.approx(1)
 
 
 def test_a_peer_with_other_losses_has_no_time(tmp_path, cluster):
