@@ -30,5 +30,30 @@ TEST(Presets, OlmoeHasSevenBillionParametersAndOneActive) {
             plan.gathered + 2 * 64 * 3 * 2048 * 1024 * 2);
 }
 
+// In billions, of the published models, as far as their parts exist here (see each file's head).
+TEST(Presets, OthersHaveTheirPublishedSizes) {
+  struct Published {
+    const char* name;
+    double parameters, active;
+  };
+  for (const Published& model :
+       {Published{"mixtral-8x7b", 46.70 + 0.81, 12.88 + 0.81},  // keys, values of all heads
+        Published{"qwen-moe-a2.7b", 14.3, 2.7}, Published{"deepseek-moe-16b", 16.4, 2.83}}) {
+    const Config config = load_config(std::string(MOESAIC_SOURCE_DIR "/configs/") + model.name + ".toml");
+    const MemoryPlan plan =
+        plan_memory(config.model, parallel_options(config), Topology::one_node(4), 1, 4096);
+    EXPECT_NEAR(static_cast<double>(plan.parameters) / 1e9, model.parameters, 0.05) << model.name;
+    EXPECT_NEAR(static_cast<double>(plan.active_parameters) / 1e9, model.active, 0.05) << model.name;
+  }
+}
+
+TEST(Presets, SwitchSendsATokenToOneOfManyReluExpertsWithCapacity) {
+  const Config config = load_config(MOESAIC_SOURCE_DIR "/configs/switch-base-128.toml");
+  EXPECT_EQ(config.model.moe.gate.name, "switch");
+  EXPECT_EQ(config.model.moe.gate.num_experts, 128);
+  EXPECT_EQ(config.model.moe.gate.capacity_factor, 1.25);
+  EXPECT_EQ(config.model.activation, Activation::kRelu);
+}
+
 }  // namespace
 }  // namespace moesaic
