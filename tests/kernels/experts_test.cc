@@ -127,6 +127,13 @@ TEST_P(Experts, TheOrderOfTasksChangesNothing) {
   }
 }
 
+TEST_P(Experts, KeepingPreActivationsChangesNoBit) {
+  for (const Problem& p : problems()) {
+    Rows before(p.shape.dtype, 0);
+    EXPECT_EQ(forward(p, nullptr, one_after_another), forward(p, &before, one_after_another));
+  }
+}
+
 TEST_P(Experts, TheBitsOfARowDoNotDependOnTheOthers) {
   const Problem together(shape(1, 24, 12), {40}, 40);
   const Rows all = forward(together, nullptr, one_after_another);

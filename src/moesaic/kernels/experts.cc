@@ -9,6 +9,7 @@
 #include "moesaic/core/error.h"
 #include "moesaic/kernels/activation.h"
 #include "moesaic/kernels/convert.h"
+#include "moesaic/kernels/few_rows.h"
 #include "moesaic/kernels/panels.h"
 
 namespace moesaic::kernels {
@@ -122,6 +123,24 @@ struct Backward {
   }
 };
 
+// An expert with few rows, as rows; nothing is kept for a backward pass.
+void few_rows_forward(const ExpertShape& shape, const std::int64_t* row, std::int64_t n, const void* rows,
+                      const void* w_in, const void* w_out, void* outputs) {
+  const DType dtype = shape.dtype;
+  const std::int64_t width = shape.width, expert_width = shape.expert_width, hidden = shape.hidden_width();
+  Buffer wide = floats(n * width);
+  RoundedPanels before(dtype, n * hidden), h(dtype, n * expert_width);
+  for (std::int64_t i = 0; i < n; ++i) {
+    convert(dtype, at(rows, row[i] * width, dtype), DType::kF32, wide.as<float>() + i * width, width);
+  }
+  few_rows_product(dtype, w_in, hidden, width, wide.as<float>(), n, before.wide(), w_out);
+  before.round(n * hidden);
+  (shape.gated ? swiglu : relu)(dtype, before.rounded(), n, expert_width, h.rounded(), {});
+  h.widen(n * expert_width);
+  few_rows_product(dtype, w_out, width, expert_width, h.wide(), n, wide.as<float>());
+  convert(DType::kF32, wide.data(), dtype, outputs, n * width);
+}
+
 // The largest group of slots any expert hands to one pass.
 std::int64_t largest_pass(const ExpertShape& shape, const ExpertSlots& slots, std::int64_t limit) {
   std::int64_t largest = 0;
@@ -145,6 +164,7 @@ std::int64_t before_elements(const ExpertShape& shape, const ExpertSlots& slots)
 void experts_forward(const ExpertShape& shape, const ExpertSlots& slots, const void* rows, const void* w_in,
                      const void* w_out, void* before, void* outputs, const RunTasks& run) {
   require_fp32_or_bf16(shape, "experts_forward");
+  const DType dtype = shape.dtype;
   const std::int64_t width = shape.width, expert_width = shape.expert_width, hidden = shape.hidden_width();
   const std::vector<std::int64_t> before_begin = before_begins(shape, slots);
   struct Task {
@@ -159,6 +179,11 @@ void experts_forward(const ExpertShape& shape, const ExpertSlots& slots, const v
   const std::int64_t pass = largest_pass(shape, slots, kForwardSlots);
   run(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
     const Task& task = tasks[static_cast<std::size_t>(index)];
+    if (before == nullptr && task.n <= kFewRows) {
+      return few_rows_forward(
+          shape, slots.row + task.begin, task.n, rows, at(w_in, task.expert * hidden * width, dtype),
+          at(w_out, task.expert * width * expert_width, dtype), at(outputs, task.begin * width, dtype));
+    }
     ForwardScratch scratch(shape, pass);
     const std::int64_t before_size = panel_elements(task.n, hidden),
                        h_size = panel_elements(task.n, expert_width);
