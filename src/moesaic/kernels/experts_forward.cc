@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "moesaic/kernels/activation.h"
 #include "moesaic/kernels/experts_parts.h"
@@ -8,8 +7,29 @@
 namespace moesaic::kernels {
 namespace {
 
-// Slots that a forward task takes at once: their panels stay near the core, and there are tasks enough.
-constexpr std::int64_t kForwardSlots = 128;
+// Slots that a task takes at once: a matrix is read and converted once for them, their panels stay near the
+// core, and there are tasks enough for a few threads.
+constexpr std::int64_t kFewestSlots = 128, kMostSlots = 256, kTasks = 16;
+
+struct Task {
+  std::int64_t expert, begin, n;
+};
+
+// Each expert's slots in pieces of nearly equal size: a short rest would read the matrices for little.
+std::vector<Task> tasks_of(const ExpertShape& shape, const ExpertSlots& slots) {
+  const std::int64_t most = std::clamp(slots.begin[shape.num_experts] / kTasks, kFewestSlots, kMostSlots);
+  std::vector<Task> tasks;
+  for (std::int64_t e = 0; e < shape.num_experts; ++e) {
+    const std::int64_t begin = slots.begin[e], end = slots.begin[e + 1];
+    const std::int64_t pieces = (end - begin + most - 1) / most;
+    if (pieces == 0) continue;
+    const std::int64_t panels = (end - begin + kPanelRows - 1) / kPanelRows;
+    const std::int64_t piece = (panels + pieces - 1) / pieces * kPanelRows;
+    for (std::int64_t s = begin; s < end; s += piece) tasks.push_back({e, s, std::min(piece, end - s)});
+  }
+  return tasks;
+}
+
 struct ForwardScratch {
   Buffer in, out;
   RoundedPanels before, h;
@@ -39,15 +59,6 @@ void few_rows_forward(const ExpertShape& shape, const std::int64_t* row, std::in
   convert(DType::kF32, wide.data(), dtype, outputs, n * width);
 }
 
-// The largest group of slots any expert hands to one pass.
-std::int64_t largest_pass(const ExpertShape& shape, const ExpertSlots& slots, std::int64_t limit) {
-  std::int64_t largest = 0;
-  for (std::int64_t e = 0; e < shape.num_experts; ++e) {
-    largest = std::max(largest, slots.begin[e + 1] - slots.begin[e]);
-  }
-  return std::min(largest, limit);
-}
-
 }  // namespace
 
 // A panel's gate rows lie before its up rows, so it is one long row to the activation.
@@ -69,16 +80,7 @@ void experts_forward(const ExpertShape& shape, const ExpertSlots& slots, const v
   const DType dtype = shape.dtype;
   const std::int64_t width = shape.width, expert_width = shape.expert_width, hidden = shape.hidden_width();
   const std::vector<std::int64_t> before_begin = before_begins(shape, slots);
-  struct Task {
-    std::int64_t expert, begin, n;
-  };
-  std::vector<Task> tasks;
-  for (std::int64_t e = 0; e < shape.num_experts; ++e) {
-    for (std::int64_t s = slots.begin[e]; s < slots.begin[e + 1]; s += kForwardSlots) {
-      tasks.push_back({e, s, std::min(kForwardSlots, slots.begin[e + 1] - s)});
-    }
-  }
-  const std::int64_t pass = largest_pass(shape, slots, kForwardSlots);
+  const std::vector<Task> tasks = tasks_of(shape, slots);
   run(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t index) {
     const Task& task = tasks[static_cast<std::size_t>(index)];
     if (before == nullptr && task.n <= kFewRows) {
@@ -86,25 +88,26 @@ void experts_forward(const ExpertShape& shape, const ExpertSlots& slots, const v
           shape, slots.row + task.begin, task.n, rows, at(w_in, task.expert * hidden * width, dtype),
           at(w_out, task.expert * width * expert_width, dtype), at(outputs, task.begin * width, dtype));
     }
-    ForwardScratch scratch(shape, pass);
-    const std::int64_t before_size = panel_elements(task.n, hidden),
-                       h_size = panel_elements(task.n, expert_width);
-    pack_panels(shape.dtype, rows, slots.row + task.begin, nullptr, task.n, width, scratch.in.as<float>());
-    panel_product(shape.dtype, at(w_in, task.expert * hidden * width, shape.dtype), hidden, width,
-                  scratch.in.as<float>(), task.n, scratch.before.wide());
-    scratch.before.round(before_size);
+    ForwardScratch scratch(shape, task.n);
+    pack_panels(dtype, rows, slots.row + task.begin, nullptr, task.n, width, scratch.in.as<float>());
+    void* rounded = scratch.before.rounded();
     if (before != nullptr) {
-      const std::int64_t offset = before_begin[static_cast<std::size_t>(task.expert)] +
-                                  (task.begin - slots.begin[task.expert]) * hidden;
-      std::memcpy(at(before, offset, shape.dtype), scratch.before.rounded(),
-                  static_cast<std::size_t>(before_size * size_of(shape.dtype)));
+      rounded = at(before,
+                   before_begin[static_cast<std::size_t>(task.expert)] +
+                       (task.begin - slots.begin[task.expert]) * hidden,
+                   dtype);
     }
-    activate_panels(shape, scratch.before.rounded(), task.n, scratch.h.rounded());
-    scratch.h.widen(h_size);
-    panel_product(shape.dtype, at(w_out, task.expert * width * expert_width, shape.dtype), width,
-                  expert_width, scratch.h.wide(), task.n, scratch.out.as<float>());
-    unpack_panels(shape.dtype, scratch.out.as<float>(), task.n, width,
-                  at(outputs, task.begin * width, shape.dtype));
+    float* product = dtype == DType::kF32 ? static_cast<float*>(rounded) : scratch.before.wide();
+    panel_product(dtype, at(w_in, task.expert * hidden * width, dtype), hidden, width, scratch.in.as<float>(),
+                  task.n, product);
+    if (dtype != DType::kF32) {
+      convert(DType::kF32, product, dtype, rounded, panel_elements(task.n, hidden));
+    }
+    activate_panels(shape, rounded, task.n, scratch.h.rounded());
+    scratch.h.widen(panel_elements(task.n, expert_width));
+    panel_product(dtype, at(w_out, task.expert * width * expert_width, dtype), width, expert_width,
+                  scratch.h.wide(), task.n, scratch.out.as<float>());
+    unpack_panels(dtype, scratch.out.as<float>(), task.n, width, at(outputs, task.begin * width, dtype));
   });
 }
 

@@ -182,17 +182,25 @@ void PackTransposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, 
   const std::int64_t stride = transposed_stride(m);
   for_row_dtype(dtype, "pack_transposed", [&](auto element) {
     using T = decltype(element);
-    for (std::int64_t i = 0; i < m; ++i) {
-      const T* from = static_cast<const T*>(w) + i * k;
-      // Whole vectors: what one writes past its columns, the next row writes over. The last row has no next.
-      const std::int64_t by_vector = i + 1 < m ? k - kLanes : -1;
-      std::int64_t column = 0;
-      for (; column <= by_vector; column += kTileRows) {
-        store_vector(packed + column / kTileRows * stride + i * kTileRows, load_vector(from + column));
-      }
-      for (; column < k; column += kTileRows) {
-        float* to = packed + column / kTileRows * stride + i * kTileRows;
-        for (std::int64_t c = 0; c < std::min(kTileRows, k - column); ++c) to[c] = load(from[column + c]);
+    // A few rows at a time, so that what is read stays in the first-level cache and what is written is not
+    // scattered.
+    constexpr std::int64_t kChunk = 16;
+    for (std::int64_t chunk = 0; chunk < m; chunk += kChunk) {
+      const std::int64_t end = std::min(m, chunk + kChunk);
+      for (std::int64_t column = 0; column < k; column += kTileRows) {
+        float* to = packed + column / kTileRows * stride;
+        for (std::int64_t i = chunk; i < end; ++i) {
+          const T* from = static_cast<const T*>(w) + i * k + column;
+          // Whole vectors: what one writes past its columns, the next row writes over. The last row has no
+          // next.
+          if (i + 1 < end && column + kLanes <= k) {
+            store_vector(to + i * kTileRows, load_vector(from));
+          } else {
+            for (std::int64_t c = 0; c < std::min(kTileRows, k - column); ++c) {
+              to[i * kTileRows + c] = load(from[c]);
+            }
+          }
+        }
       }
     }
   });
