@@ -1,6 +1,8 @@
 #include "moesaic/kernels/experts.h"
 
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 #include "moesaic/core/error.h"
 #include "moesaic/kernels/reference.h"
@@ -14,6 +16,15 @@ void one_after_another(std::int64_t n, const std::function<void(std::int64_t)>& 
 }
 void last_first(std::int64_t n, const std::function<void(std::int64_t)>& task) {
   for (std::int64_t i = n; i-- > 0;) task(i);
+}
+void on_three_threads(std::int64_t n, const std::function<void(std::int64_t)>& task) {
+  std::atomic<std::int64_t> next{0};
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (std::int64_t i = next++; i < n; i = next++) task(i);
+    });
+  }
 }
 
 // Whether the instruction set in use (see for_every_target) multiplies and adds with one rounding.
@@ -83,7 +94,9 @@ class Experts : public testing::TestWithParam<std::tuple<DType, bool>> {
     result.emplace_back(shape(3, 23, 5), std::vector<std::int64_t>{35, 0, 24}, 7);
     result.emplace_back(shape(2, 1, 1), std::vector<std::int64_t>{3, 4}, 2);
     result.emplace_back(shape(1, 300, 18), std::vector<std::int64_t>{21}, 5);
-    result.emplace_back(shape(2, 7, 9), std::vector<std::int64_t>{150, 1030}, 40);  // several passes
+    // Several passes: by all threads together, and each expert alone.
+    result.emplace_back(shape(2, 7, 9), std::vector<std::int64_t>{150, 1030}, 40);
+    result.emplace_back(shape(9, 4, 3), std::vector<std::int64_t>(9, 530), 40);
     result.emplace_back(shape(2, 4, 4), std::vector<std::int64_t>{0, 0}, 1);
     return result;
   }
@@ -120,10 +133,19 @@ TEST_P(Experts, BackwardEqualsTheOracleBitForBitOnEveryInstructionSet) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-TEST_P(Experts, TheOrderOfTasksChangesNothing) {
+TEST_P(Experts, NeitherTheOrderOfTasksNorThreadsChangeAnything) {
   for (const Problem& p : problems()) {
-    EXPECT_EQ(forward(p, nullptr, one_after_another), forward(p, nullptr, last_first));
-    EXPECT_EQ(backward(p, one_after_another), backward(p, last_first));
+    for (const auto& run : {last_first, on_three_threads}) {
+      EXPECT_EQ(forward(p, nullptr, one_after_another), forward(p, nullptr, run));
+      EXPECT_EQ(backward(p, one_after_another), backward(p, run));
+    }
+  }
+}
+
+TEST_P(Experts, KeepingPreActivationsChangesNoBit) {
+  for (const Problem& p : problems()) {
+    Rows before(p.shape.dtype, 0);
+    EXPECT_EQ(forward(p, nullptr, one_after_another), forward(p, &before, one_after_another));
   }
 }
 

@@ -37,6 +37,15 @@ TEST(TopK, MinusInfinityAndSignedZerosAreScoresLikeAnyOther) {
   });
 }
 
+TEST(TopK, SignedZerosTieInALongList) {
+  std::vector<float> scores(12, -1.0f);
+  for (const std::size_t j : {2, 5, 11}) scores[j] = j == 5 ? 0.0f : -0.0f;
+  const Chosen chosen = choose(scores, 12, 10);
+  EXPECT_EQ(chosen.ids, (std::vector<std::int32_t>{2, 5, 11, 0, 1, 3, 4, 6, 7, 8}));
+  EXPECT_TRUE(std::signbit(chosen.values[0]));
+  EXPECT_FALSE(std::signbit(chosen.values[1]));
+}
+
 TEST(TopK, EqualsAStableSortAtEveryShape) {
   for_every_target([] {
     for (const std::int64_t n : {1, 2, 3, 4, 5, 8, 9, 16, 33, 64, 127}) {

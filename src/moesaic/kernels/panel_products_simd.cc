@@ -182,17 +182,25 @@ void PackTransposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, 
   const std::int64_t stride = transposed_stride(m);
   for_row_dtype(dtype, "pack_transposed", [&](auto element) {
     using T = decltype(element);
-    for (std::int64_t i = 0; i < m; ++i) {
-      const T* from = static_cast<const T*>(w) + i * k;
-      // Whole vectors: what one writes past its columns, the next row writes over. The last row has no next.
-      const std::int64_t by_vector = i + 1 < m ? k - kLanes : -1;
-      std::int64_t column = 0;
-      for (; column <= by_vector; column += kTileRows) {
-        store_vector(packed + column / kTileRows * stride + i * kTileRows, load_vector(from + column));
-      }
-      for (; column < k; column += kTileRows) {
-        float* to = packed + column / kTileRows * stride + i * kTileRows;
-        for (std::int64_t c = 0; c < std::min(kTileRows, k - column); ++c) to[c] = load(from[column + c]);
+    // A few rows at a time, so that what is read stays in the first-level cache and what is written is not
+    // scattered.
+    constexpr std::int64_t kChunk = 16;
+    for (std::int64_t chunk = 0; chunk < m; chunk += kChunk) {
+      const std::int64_t end = std::min(m, chunk + kChunk);
+      for (std::int64_t column = 0; column < k; column += kTileRows) {
+        float* to = packed + column / kTileRows * stride;
+        for (std::int64_t i = chunk; i < end; ++i) {
+          const T* from = static_cast<const T*>(w) + i * k + column;
+          // Whole vectors: what one writes past its columns, the next row writes over. The last row has no
+          // next.
+          if (i + 1 < end && column + kLanes <= k) {
+            store_vector(to + i * kTileRows, load_vector(from));
+          } else {
+            for (std::int64_t c = 0; c < std::min(kTileRows, k - column); ++c) {
+              to[i * kTileRows + c] = load(from[c]);
+            }
+          }
+        }
       }
     }
   });
@@ -210,11 +218,11 @@ void TransposedPanelProduct(const float* packed, std::int64_t m, std::int64_t k,
 }
 
 void OuterProduct(const float* a, std::int64_t m, const float* b, std::int64_t k, std::int64_t n, bool add,
-                  float* out) {
+                  float* out, std::int64_t stride) {
   constexpr int kVectors = kPanelRows / kLanes;
   const std::int64_t segments = (n + kPanelRows - 1) / kPanelRows;
   if (segments == 0) {
-    if (!add) std::fill_n(out, m * k, 0.0f);
+    for (std::int64_t r = 0; !add && r < m; ++r) std::fill_n(out + r * stride, k, 0.0f);
     return;
   }
   const std::int64_t last_length = n - (segments - 1) * kPanelRows, last_lanes = panel_lanes(last_length);
@@ -224,11 +232,11 @@ void OuterProduct(const float* a, std::int64_t m, const float* b, std::int64_t k
     for (std::int64_t r = 0; r < m; r += kTileRows) {
       const std::int64_t rows = std::min(kTileRows, m - r);
       const bool whole = columns == kPanelRows;
-      float* c = out + r * k + column;
+      float* c = out + r * stride + column;
       float* target = whole ? c : edge;
-      const std::int64_t c_row = whole ? k : kPanelRows;
+      const std::int64_t c_row = whole ? stride : kPanelRows;
       if (!whole && add) {
-        for (std::int64_t i = 0; i < rows; ++i) std::copy_n(c + i * k, columns, edge + i * kPanelRows);
+        for (std::int64_t i = 0; i < rows; ++i) std::copy_n(c + i * stride, columns, edge + i * kPanelRows);
       }
       // The last panel may have 8 lanes, its rows another stride: a second call carries the sums on.
       const bool narrow = last_lanes != kPanelRows;
@@ -243,7 +251,7 @@ void OuterProduct(const float* a, std::int64_t m, const float* b, std::int64_t k
                                      last_length, add || wide > 0, target, c_row);
       }
       if (!whole) {
-        for (std::int64_t i = 0; i < rows; ++i) std::copy_n(edge + i * kPanelRows, columns, c + i * k);
+        for (std::int64_t i = 0; i < rows; ++i) std::copy_n(edge + i * kPanelRows, columns, c + i * stride);
       }
     }
   }
@@ -280,8 +288,8 @@ void transposed_panel_product(const float* packed, std::int64_t m, std::int64_t 
 }
 
 void outer_product(const float* a, std::int64_t m, const float* b, std::int64_t k, std::int64_t n, bool add,
-                   float* out, Stream) {
-  HWY_DYNAMIC_DISPATCH(OuterProduct)(a, m, b, k, n, add, out);
+                   float* out, std::int64_t stride, Stream) {
+  HWY_DYNAMIC_DISPATCH(OuterProduct)(a, m, b, k, n, add, out, stride);
 }
 
 }  // namespace moesaic::kernels

@@ -63,8 +63,9 @@ void columns_of_panels(const float* panels, std::int64_t n, std::int64_t width, 
                        Stream stream = {});
 
 // out [M,K] (+)= sum over slots, in order, of a[slot] b[slot]^T: a in panels of width M, b in columns of
-// width K. Where `add` is false, out starts from 0.
+// width K. Where `add` is false, out starts from 0. Rows of out are `stride` elements apart: columns may be
+// made a few at a time.
 void outer_product(const float* a, std::int64_t m, const float* b, std::int64_t k, std::int64_t n, bool add,
-                   float* out, Stream stream = {});
+                   float* out, std::int64_t stride, Stream stream = {});
 
 }  // namespace moesaic::kernels

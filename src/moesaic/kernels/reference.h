@@ -7,12 +7,20 @@
 #include "moesaic/core/dtype.h"
 #include "moesaic/kernels/experts.h"
 #include "moesaic/kernels/optimizer.h"
+#include "moesaic/kernels/softmax_top_k.h"
 
 namespace moesaic::kernels::reference {
 
 // top_k.h
 void top_k(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k, std::int32_t* ids,
            float* values);
+
+// softmax_top_k.h
+void softmax_top_k(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k,
+                   const std::uint8_t* counted, const SoftmaxTopK& out);
+void softmax_top_k_backward(const float* scores, const float* log_sum, const std::int32_t* ids,
+                            std::int64_t rows, std::int64_t n, std::int64_t k, const std::uint8_t* counted,
+                            const SoftmaxTopKGradients& gradients, float* d_scores);
 
 // permute.h
 void counting_permute(const std::int32_t* expert_of_slot, std::int64_t num_slots, std::int64_t num_experts,

@@ -113,9 +113,8 @@ at::Tensor coupled_balance(const at::Tensor& sums, std::shared_ptr<const Coupled
   return Coupled::apply(sums, coupled, layer, factor);
 }
 
-at::Tensor z_sum(const at::Tensor& logits, const at::Tensor& valid) {
-  const at::Tensor log_sum = at::logsumexp(logits, 1, /*keepdim=*/true);
-  return at::sum(log_sum * log_sum * valid);
+at::Tensor z_sum(const at::Tensor& log_sums, const at::Tensor& valid) {
+  return at::sum(log_sums * log_sums * valid);
 }
 
 }  // namespace moesaic

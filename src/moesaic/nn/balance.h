@@ -48,7 +48,7 @@ at::Tensor mass_shares(const at::Tensor& sums);
 at::Tensor coupled_balance(const at::Tensor& sums, std::shared_ptr<const CoupledBalance> coupled, int layer,
                            std::int64_t num_moe_layers, std::int64_t num_tokens);
 
-// sum over valid tokens of logsumexp(logits)^2.
-at::Tensor z_sum(const at::Tensor& logits, const at::Tensor& valid);
+// sum over valid tokens of log_sums^2. log_sums [T,1]: log of the sum of exp(logit).
+at::Tensor z_sum(const at::Tensor& log_sums, const at::Tensor& valid);
 
 }  // namespace moesaic

@@ -28,6 +28,17 @@ struct TokenLoss : torch::autograd::Function<TokenLoss> {
   }
 };
 
+// s / sum s over a set = softmax over the set of log s; softmax(h) normalised over a set = softmax over it of
+// h.
+at::Tensor shares_of_set(const at::Tensor& log_scores, const at::Tensor& set) {
+  return at::softmax(at::where(set, log_scores, static_cast<double>(std::numeric_limits<float>::lowest())),
+                     1);
+}
+
+at::Tensor kept_mask(const RoutingPlan& plan) {
+  return ids_tensor(plan.expert_ids, plan.num_tokens, plan.num_choices) >= 0;
+}
+
 }  // namespace
 
 at::Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t num_tokens,
@@ -40,7 +51,7 @@ at::Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t num_tok
 at::Tensor choice_weights(const Weighing& weighing, const at::Tensor& logits, const Choices& choices,
                           const RoutingPlan& plan) {
   const at::Tensor wanted = ids_tensor(choices.expert_ids, plan.num_tokens, plan.num_choices);
-  const at::Tensor kept = ids_tensor(plan.expert_ids, plan.num_tokens, plan.num_choices) >= 0;
+  const at::Tensor kept = kept_mask(plan);
   if (weighing.score == ScoreKind::kOne) return kept.to(at::kFloat);
   const at::Tensor ids = wanted.clamp_min(0);
   const bool sigmoid = weighing.score == ScoreKind::kSigmoid;
@@ -48,14 +59,20 @@ at::Tensor choice_weights(const Weighing& weighing, const at::Tensor& logits, co
     const at::Tensor scores = sigmoid ? at::sigmoid(logits) : expert_probabilities(weighing, logits);
     return at::where(kept, scores.gather(1, ids), 0.0);
   }
-  // s / sum s over a set = softmax over the set of log s; softmax(h) normalised over a set = softmax over it
-  // of h.
   const at::Tensor chosen = logits.gather(1, ids);
-  const at::Tensor set = weighing.normalise == Normalise::kBeforeDrop ? wanted >= 0 : kept;
-  const at::Tensor shares = at::softmax(at::where(set, sigmoid ? at::log_sigmoid(chosen) : chosen,
-                                                  static_cast<double>(std::numeric_limits<float>::lowest())),
-                                        1);
+  const at::Tensor shares = shares_of_set(sigmoid ? at::log_sigmoid(chosen) : chosen,
+                                          weighing.normalise == Normalise::kBeforeDrop ? wanted >= 0 : kept);
   return at::where(kept, sigmoid ? shares * weighing.scale : shares, 0.0);
+}
+
+at::Tensor choice_weights(const Weighing& weighing, const SoftmaxChoice& chosen, const Choices& choices,
+                          const RoutingPlan& plan) {
+  const at::Tensor kept = kept_mask(plan);
+  if (weighing.normalise == Normalise::kNone) return at::where(kept, chosen.probabilities, 0.0);
+  const at::Tensor set = weighing.normalise == Normalise::kBeforeDrop
+                             ? ids_tensor(choices.expert_ids, plan.num_tokens, plan.num_choices) >= 0
+                             : kept;
+  return at::where(kept, shares_of_set(chosen.logits, set), 0.0);
 }
 
 at::Tensor expert_probabilities(const Weighing& weighing, const at::Tensor& logits) {

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "moesaic/nn/softmax_choice.h"
 #include "moesaic/routing/gate_form.h"
 
 namespace moesaic {
@@ -17,6 +18,9 @@ at::Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t num_tok
 // [T,K], 0 where the plan has no expert. Normalised sigmoid weights are formed from logarithms, so that they
 // and their gradients stay finite and proportional where every chosen score is too small for fp32.
 at::Tensor choice_weights(const Weighing& weighing, const at::Tensor& logits, const Choices& choices,
+                          const RoutingPlan& plan);
+// The same for a gate that chooses by softmax.
+at::Tensor choice_weights(const Weighing& weighing, const SoftmaxChoice& chosen, const Choices& choices,
                           const RoutingPlan& plan);
 
 // What losses call p, [T,E]: probabilities that add up to 1 over all experts, or over each block.

@@ -1,6 +1,7 @@
 #include "moesaic/nn/router.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "moesaic/core/error.h"
 #include "moesaic/core/rng.h"
@@ -8,6 +9,7 @@
 #include "moesaic/nn/checks.h"
 #include "moesaic/nn/gate_exchange.h"
 #include "moesaic/nn/gate_formulas.h"
+#include "moesaic/nn/softmax_choice.h"
 
 namespace moesaic {
 
@@ -154,8 +156,10 @@ at::Tensor balance_sum(const ModelConfig& config, int layer, double factor, cons
   return coupled_balance(sums, context.coupled, layer, num_moe_layers, gathered.valid);
 }
 
-Choices make_choices(const GateOptions& options, int layer, const at::Tensor& seen, StepContext& context) {
+Choices make_choices(const GateOptions& options, int layer, const at::Tensor& seen, std::int64_t sum_groups,
+                     StepContext& context) {
   GateInput input = gate_input(layer, context);
+  input.sum_groups = sum_groups;
   if (seen.defined()) input.logits = values(seen);
   const Gathering how = gathering(options, context.training);
   return how == Gathering::kNone ? choose(options, input)
@@ -193,29 +197,35 @@ Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const a
   const std::int64_t num_tokens = x.size(0), num_experts = options.num_experts;
   const auto l = static_cast<std::size_t>(layer);
 
+  const std::int64_t num_groups = balance_groups(moe.balance_scope, num_tokens, sequence_length);
   Logits logits(config, layer, options, x, router_weight, context);
   at::Tensor seen = gate.has_router ? logits.seen().contiguous() : at::Tensor();
   const std::shared_ptr<const RoutingRecord> kept =
       l < context.kept_routing.size() ? context.kept_routing[l] : nullptr;
   const auto made = kept ? nullptr : std::make_shared<RoutingRecord>();
-  if (made) made->choices = make_choices(options, layer, seen, context);
+  if (made) made->choices = make_choices(options, layer, seen, num_groups, context);
   const auto& [choices, gathered, plan] = kept ? *kept : *made;
 
   at::Tensor valid = at::empty({num_tokens, 1}, at::kFloat);
   std::copy(choices.valid.begin(), choices.valid.end(), valid.data_ptr<float>());
   if (choices.valid_tokens < num_tokens && gate.has_router) {
     logits.leave_out(valid > 0);
-    seen = logits.seen();
+    seen = logits.seen().contiguous();
   }
+  std::optional<SoftmaxChoice> softmax;
+  if (!choices.log_sums.empty()) softmax = softmax_choice(seen, choices);
 
   const bool global = moe.balance_scope == BalanceScope::kGlobal;
   at::Tensor p, sums, shares;
   std::vector<double> probability(static_cast<std::size_t>(num_experts), 0.0);
   if (has_losses) {
-    const std::int64_t num_groups = balance_groups(moe.balance_scope, num_tokens, sequence_length);
-    p = expert_probabilities(weighing, seen);
     const bool mass = balance.of == Balance::Of::kKeptMass;
-    sums = probability_sums(mass ? p * chosen_mask(choices, num_experts) : p, valid, num_groups);
+    if (softmax) {
+      sums = softmax->sums;
+    } else {
+      p = expert_probabilities(weighing, seen);
+      sums = probability_sums(mass ? p * chosen_mask(choices, num_experts) : p, valid, num_groups);
+    }
     if (!global) {
       shares = mass ? mass_shares(sums) : chosen_shares(balance.of, choices, num_experts, num_groups);
     }
@@ -232,12 +242,15 @@ Routing route(const ModelConfig& config, int layer, const at::Tensor& x, const a
 
   Routing routing;
   routing.plan = plan;
-  routing.weights = choice_weights(weighing, seen, choices, routing.plan);
+  routing.weights = softmax ? choice_weights(weighing, *softmax, choices, routing.plan)
+                            : choice_weights(weighing, seen, choices, routing.plan);
   const at::Tensor weights = routing.weights.detach().contiguous();
   std::copy_n(weights.data_ptr<float>(), weights.numel(), routing.plan.weights.begin());
 
   at::Tensor z, further;
-  if (has_losses) z = z_sum(logits.raw(), valid);
+  if (has_losses) {
+    z = z_sum(softmax ? softmax->log_sums : at::logsumexp(logits.raw(), 1, /*keepdim=*/true), valid);
+  }
   if (gate.token_loss) further = token_loss(options, choices, p);
   if (made) {
     context.stats[l] = report(moe, balance, choices, plan, gathered, has_losses ? z.item<double>() : 0.0,

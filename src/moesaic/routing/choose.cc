@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "moesaic/core/error.h"
+#include "moesaic/kernels/softmax_top_k.h"
 #include "moesaic/routing/gate_form.h"
 
 namespace moesaic {
@@ -71,12 +72,33 @@ void pack(Choices& choices) {
   choices.num_choices = static_cast<std::int64_t>(most);
 }
 
+// The largest logits, and what their softmax gives beside.
+void choose_by_softmax(const GateOptions& options, const GateInput& input, Choices& choices) {
+  const std::int64_t tokens = choices.num_tokens, k = choices.num_choices, groups = input.sum_groups;
+  require(groups >= 0 && (groups == 0 ? tokens == 0 : tokens % groups == 0),
+          "gate: {} tokens in {} sequences, expected a multiple", tokens, groups);
+  choices.probabilities.resize(static_cast<std::size_t>(tokens * k));
+  choices.log_sums.resize(static_cast<std::size_t>(tokens));
+  choices.probability_sums.assign(static_cast<std::size_t>(groups * options.num_experts), 0.0f);
+  std::vector<float> logits(choices.probabilities.size());  // of the choices
+  for (std::int64_t group = 0; group < groups; ++group) {
+    const std::int64_t length = tokens / groups, first = group * length;
+    kernels::softmax_top_k(input.logits.data() + first * options.num_experts, length, options.num_experts, k,
+                           choices.valid.data() + first,
+                           {choices.expert_ids.data() + first * k, logits.data() + first * k,
+                            choices.probabilities.data() + first * k, choices.log_sums.data() + first,
+                            choices.probability_sums.data() + group * options.num_experts});
+  }
+}
+
 }  // namespace
 
 Choices choose(const GateOptions& options, const GateInput& input) {
   const std::size_t num_tokens = check_input(options, input);
   const Gate& gate = gate_named(options.name);
-  require(gate.choose != nullptr, "gate: {} chooses for all tokens together, see assign()", gate.name);
+  const bool by_softmax = gate.by_softmax != nullptr && gate.by_softmax(options);
+  require(by_softmax || gate.choose != nullptr, "gate: {} chooses for all tokens together, see assign()",
+          gate.name);
   Choices choices = classify(options, input, num_tokens);
   const std::int64_t k = max_choices(options);
   choices.num_choices = k;
@@ -93,7 +115,11 @@ Choices choose(const GateOptions& options, const GateInput& input) {
     }
     seen.logits = finite;
   }
-  gate.choose(options, seen, choices.expert_ids);
+  if (by_softmax) {
+    choose_by_softmax(options, seen, choices);
+  } else {
+    gate.choose(options, seen, choices.expert_ids);
+  }
   for (std::size_t t = 0; t < num_tokens; ++t) {
     const auto row =
         std::span(choices.expert_ids).subspan(t * static_cast<std::size_t>(k), static_cast<std::size_t>(k));

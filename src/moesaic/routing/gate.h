@@ -34,6 +34,7 @@ struct GateInput {
   std::uint64_t seed = 0;
   std::uint64_t lane = 0;        // differs between (step, layer) pairs
   std::int64_t first_token = 0;  // global id of token 0 within the step
+  std::int64_t sum_groups = 1;   // T is so many sequences whose probabilities are added up apart
 };
 
 // What each token wants, before capacity.
@@ -48,6 +49,11 @@ struct Choices {
   std::int64_t masked_tokens = 0;
   std::int64_t non_finite_tokens = 0;
   std::int64_t first_non_finite = -1;  // token index
+  // What weights and losses need of the softmax of the logits, where the choice comes with it
+  // (Gate::by_softmax); else empty.
+  std::vector<float> probabilities;     // [T,K] of the choices
+  std::vector<float> log_sums;          // [T] log of the sum of exp(logit)
+  std::vector<float> probability_sums;  // [sum_groups,E] over valid tokens
 };
 
 // Each token for itself. Selection is by logits (softmax keeps their order and may tie where they do not) or

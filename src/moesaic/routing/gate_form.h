@@ -68,8 +68,13 @@ struct Gate {
   // A token's choices are ranked: first ones get their slots before second ones. Else their number may vary,
   // and K is the most that a token of this rank has.
   bool ordered = true;
-  // Null where `alone` names another. ids [T,K], all of them written; -1 = absent. Rows of tokens that are
-  // not valid have zeros for logits, and what is chosen for them is thrown away.
+  // Whether the choice is the top_k largest logits, and weights and losses are made of the softmax of all of
+  // a token's logits: one kernel gives both, and `choose` is not called. Not with noise or a temperature.
+  // Null: never.
+  bool (*by_softmax)(const GateOptions&) = nullptr;
+  // Null where `alone` names another or the choice is always by softmax. ids [T,K], all of them written; -1 =
+  // absent. Rows of tokens that are not valid have zeros for logits, and what is chosen for them is thrown
+  // away.
   void (*choose)(const GateOptions&, const GateInput&, std::span<std::int32_t> ids) = nullptr;
   // For gates that look at tokens together.
   Gathering (*gathering)(const GateOptions&, bool training) = nullptr;

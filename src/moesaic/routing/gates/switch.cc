@@ -8,8 +8,7 @@ const Gate kSwitchGate{
     .name = "switch",
     // Normalised over its only choice, a weight would be 1 and the router would get no gradient.
     .top_k = 1,
-    .choose = [](const GateOptions& options, const GateInput& input,
-                 std::span<std::int32_t> ids) { choose_largest(options, input.logits, ids); },
+    .by_softmax = [](const GateOptions&) { return true; },
     .weighing = [](const GateOptions&) { return Weighing{}; },
     .balance =
         [](const GateOptions& options) {

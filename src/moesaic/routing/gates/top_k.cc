@@ -56,8 +56,7 @@ void keep_groups(const GateOptions& options, std::span<float> scores) {
   }
 }
 
-void choose_top_k(const GateOptions& options, const GateInput& input, std::span<std::int32_t> ids) {
-  if (!sigmoids(options)) return choose_largest(options, input.logits, ids);
+void choose_by_sigmoid(const GateOptions& options, const GateInput& input, std::span<std::int32_t> ids) {
   const auto num_experts = static_cast<std::size_t>(options.num_experts);
   const std::span<const float> bias = input.state;
   require(bias.empty() || bias.size() == num_experts, "gate: bias of {} experts, expected {} (or none)",
@@ -83,7 +82,8 @@ const Gate kTopKGate{
     .takes_sigmoid = true,
     .normalises = true,
     .check = check,
-    .choose = choose_top_k,
+    .by_softmax = [](const GateOptions& options) { return !sigmoids(options); },
+    .choose = choose_by_sigmoid,
     .weighing =
         [](const GateOptions& options) {
           return Weighing{
