@@ -96,31 +96,105 @@ struct ForwardScratch {
         h(shape.dtype, panel_elements(slots, shape.expert_width)) {}
 };
 
-struct Backward {
-  const ExpertShape& shape;
-  Buffer w_in_transposed, w_out_transposed, d_out, columns, d_in;
-  RoundedPanels h, dh, d_before;
-  Buffer d_w_in, d_w_out;  // sums in fp32, where the gradients are not
-
-  Backward(const ExpertShape& s, std::int64_t slots)
-      : shape(s),
-        w_in_transposed(floats(transposed_elements(s.hidden_width(), s.width))),
-        w_out_transposed(floats(transposed_elements(s.width, s.expert_width))),
-        d_out(floats(panel_elements(slots, s.width))),
-        columns(floats(column_elements(slots, std::max(s.width, s.expert_width)))),
-        d_in(floats(panel_elements(slots, s.width))),
-        h(s.dtype, panel_elements(slots, s.expert_width)),
-        dh(s.dtype, panel_elements(slots, s.expert_width)),
-        d_before(s.dtype, panel_elements(slots, s.hidden_width())) {
-    if (s.dtype == DType::kF32) return;
-    d_w_in = floats(s.hidden_width() * s.width);
-    d_w_out = floats(s.width * s.expert_width);
+// One expert's slots backward, a pass of them at a time.
+class SlotsBackward {
+ public:
+  SlotsBackward(const ExpertShape& s, std::int64_t slots, const void* w_in, const void* w_out)
+      : shape_(s),
+        w_in_transposed_(floats(transposed_elements(s.hidden_width(), s.width))),
+        w_out_transposed_(floats(transposed_elements(s.width, s.expert_width))),
+        d_out_(floats(panel_elements(slots, s.width))),
+        d_in_(floats(panel_elements(slots, s.width))),
+        h_(s.dtype, panel_elements(slots, s.expert_width)),
+        dh_(s.dtype, panel_elements(slots, s.expert_width)),
+        d_before_(s.dtype, panel_elements(slots, s.hidden_width())) {
+    pack_transposed(s.dtype, w_in, s.hidden_width(), s.width, w_in_transposed_.as<float>());
+    pack_transposed(s.dtype, w_out, s.width, s.expert_width, w_out_transposed_.as<float>());
   }
 
-  float* sums(Buffer& buffer, void* gradient) {
-    return shape.dtype == DType::kF32 ? static_cast<float*>(gradient) : buffer.as<float>();
+  // n slots, whose rows, weights and pre-activations begin there. Leaves panels; d_inputs [n,D].
+  void pass(const void* g, const std::int64_t* row, const float* weight, const void* before, std::int64_t n,
+            void* d_inputs) {
+    const std::int64_t width = shape_.width, expert_width = shape_.expert_width,
+                       hidden = shape_.hidden_width();
+    pack_panels(shape_.dtype, g, row, weight, n, width, d_out_.as<float>());
+    activate(shape_, before, n, h_.rounded());
+    h_.widen(panel_elements(n, expert_width));
+    transposed_panel_product(w_out_transposed_.as<float>(), width, expert_width, d_out_.as<float>(), n,
+                             dh_.wide());
+    dh_.round(panel_elements(n, expert_width));
+    activate_backward(shape_, before, dh_.rounded(), n, d_before_.rounded());
+    d_before_.widen(panel_elements(n, hidden));
+    transposed_panel_product(w_in_transposed_.as<float>(), hidden, width, d_before_.wide(), n,
+                             d_in_.as<float>());
+    unpack_panels(shape_.dtype, d_in_.as<float>(), n, width, d_inputs);
   }
+
+  const float* d_out() const { return d_out_.as<float>(); }
+  const float* h() { return h_.wide(); }
+  const float* d_before() { return d_before_.wide(); }
+
+ private:
+  const ExpertShape& shape_;
+  Buffer w_in_transposed_, w_out_transposed_, d_out_, d_in_;
+  RoundedPanels h_, dh_, d_before_;
 };
+
+// One expert's weight gradients, summed in fp32 over passes of its slots in order.
+class WeightSums {
+ public:
+  // Written to d_w_in, d_w_out at end().
+  WeightSums(const ExpertShape& s, std::int64_t slots, void* d_w_in, void* d_w_out)
+      : shape_(s),
+        d_w_in_(d_w_in),
+        d_w_out_(d_w_out),
+        columns_(floats(column_elements(slots, std::max(s.width, s.expert_width)))) {
+    if (s.dtype == DType::kF32) return;
+    in_ = floats(s.hidden_width() * s.width);
+    out_ = floats(s.width * s.expert_width);
+  }
+
+  float* columns() { return columns_.as<float>(); }
+  // d_out in panels; `columns` hold h.
+  void add_out(const float* d_out, std::int64_t n) {
+    outer_product(d_out, shape_.width, columns(), shape_.expert_width, n, add_, sums(out_, d_w_out_));
+  }
+  // d_before in panels; `columns` hold rows. The last of a pass.
+  void add_in(const float* d_before, std::int64_t n) {
+    outer_product(d_before, shape_.hidden_width(), columns(), shape_.width, n, add_, sums(in_, d_w_in_));
+    add_ = true;
+  }
+  void end() {
+    if (shape_.dtype == DType::kF32) return;
+    convert(DType::kF32, in_.data(), shape_.dtype, d_w_in_, shape_.hidden_width() * shape_.width);
+    convert(DType::kF32, out_.data(), shape_.dtype, d_w_out_, shape_.width * shape_.expert_width);
+  }
+
+ private:
+  float* sums(Buffer& buffer, void* gradient) {
+    return shape_.dtype == DType::kF32 ? static_cast<float*>(gradient) : buffer.as<float>();
+  }
+
+  const ExpertShape& shape_;
+  void *d_w_in_, *d_w_out_;
+  Buffer columns_, in_, out_;  // in_, out_: where the gradients are not fp32
+  bool add_ = false;
+};
+
+void zero_gradients(const ExpertShape& shape, void* d_w_in, void* d_w_out) {
+  const std::int64_t element = size_of(shape.dtype);
+  std::memset(d_w_in, 0, static_cast<std::size_t>(shape.hidden_width() * shape.width * element));
+  std::memset(d_w_out, 0, static_cast<std::size_t>(shape.width * shape.expert_width * element));
+}
+
+// Calls body(first slot, number of slots) for each pass of an expert's slots.
+template <typename Body>
+void for_each_pass(const ExpertSlots& slots, std::int64_t expert, const Body& body) {
+  const std::int64_t end = slots.begin[expert + 1];
+  for (std::int64_t s = slots.begin[expert]; s < end; s += kBackwardSlots) {
+    body(s, std::min(kBackwardSlots, end - s));
+  }
+}
 
 // The largest group of slots any expert hands to one pass.
 std::int64_t largest_pass(const ExpertShape& shape, const ExpertSlots& slots, std::int64_t limit) {
@@ -190,47 +264,67 @@ void experts_backward(const ExpertShape& shape, const ExpertSlots& slots, const 
   const std::vector<std::int64_t> before_begin = before_begins(shape, slots);
   const std::int64_t pass = largest_pass(shape, slots, kBackwardSlots);
   run(shape.num_experts, [&](std::int64_t e) {
-    void* d_w_in = at(gradients.d_w_in, e * hidden * width, dtype);
-    void* d_w_out = at(gradients.d_w_out, e * width * expert_width, dtype);
-    const std::int64_t begin = slots.begin[e], end = slots.begin[e + 1];
-    if (begin == end) {
-      std::memset(d_w_in, 0, static_cast<std::size_t>(hidden * width * size_of(dtype)));
-      std::memset(d_w_out, 0, static_cast<std::size_t>(width * expert_width * size_of(dtype)));
-      return;
-    }
-    Backward b(shape, pass);
-    float* sum_in = b.sums(b.d_w_in, d_w_in);
-    float* sum_out = b.sums(b.d_w_out, d_w_out);
-    pack_transposed(dtype, at(w_in, e * hidden * width, dtype), hidden, width, b.w_in_transposed.as<float>());
-    pack_transposed(dtype, at(w_out, e * width * expert_width, dtype), width, expert_width,
-                    b.w_out_transposed.as<float>());
-    for (std::int64_t s = begin; s < end; s += kBackwardSlots) {
-      const std::int64_t n = std::min(kBackwardSlots, end - s);
-      const bool add = s > begin;
-      const void* kept = at(before, before_begin[static_cast<std::size_t>(e)] + (s - begin) * hidden, dtype);
-      pack_panels(dtype, g, slots.row + s, slot_weight + s, n, width, b.d_out.as<float>());
+    const std::int64_t in = e * hidden * width, out = e * width * expert_width;
+    void *d_w_in = at(gradients.d_w_in, in, dtype), *d_w_out = at(gradients.d_w_out, out, dtype);
+    if (slots.begin[e] == slots.begin[e + 1]) return zero_gradients(shape, d_w_in, d_w_out);
+    SlotsBackward part(shape, pass, at(w_in, in, dtype), at(w_out, out, dtype));
+    WeightSums sums(shape, pass, d_w_in, d_w_out);
+    for_each_pass(slots, e, [&](std::int64_t s, std::int64_t n) {
+      const std::int64_t kept = before_begin[static_cast<std::size_t>(e)] + (s - slots.begin[e]) * hidden;
+      part.pass(g, slots.row + s, slot_weight + s, at(before, kept, dtype), n,
+                at(gradients.d_inputs, s * width, dtype));
+      columns_of_panels(part.h(), n, expert_width, sums.columns());
+      sums.add_out(part.d_out(), n);
+      pack_columns(dtype, rows, slots.row + s, n, width, sums.columns());
+      sums.add_in(part.d_before(), n);
+    });
+    sums.end();
+  });
+}
 
-      activate(shape, kept, n, b.h.rounded());
-      b.h.widen(panel_elements(n, expert_width));
-      columns_of_panels(b.h.wide(), n, expert_width, b.columns.as<float>());
-      outer_product(b.d_out.as<float>(), width, b.columns.as<float>(), expert_width, n, add, sum_out);
+void experts_backward_slots(const ExpertShape& shape, const ExpertSlots& slots, const void* g,
+                            const float* slot_weight, const void* before, const void* w_in, const void* w_out,
+                            const SlotGradients& gradients, const RunTasks& run) {
+  require_fp32_or_bf16(shape, "experts_backward_slots");
+  const DType dtype = shape.dtype;
+  const std::int64_t width = shape.width, expert_width = shape.expert_width, hidden = shape.hidden_width();
+  const std::vector<std::int64_t> before_begin = before_begins(shape, slots);
+  const std::int64_t pass = largest_pass(shape, slots, kBackwardSlots);
+  run(shape.num_experts, [&](std::int64_t e) {
+    if (slots.begin[e] == slots.begin[e + 1]) return;
+    SlotsBackward part(shape, pass, at(w_in, e * hidden * width, dtype),
+                       at(w_out, e * width * expert_width, dtype));
+    for_each_pass(slots, e, [&](std::int64_t s, std::int64_t n) {
+      const std::int64_t kept = before_begin[static_cast<std::size_t>(e)] + (s - slots.begin[e]) * hidden;
+      part.pass(g, slots.row + s, slot_weight + s, at(before, kept, dtype), n,
+                at(gradients.d_inputs, s * width, dtype));
+      unpack_panels(dtype, part.h(), n, expert_width, at(gradients.h, s * expert_width, dtype));
+      unpack_panels(dtype, part.d_before(), n, hidden, at(gradients.d_before, s * hidden, dtype));
+    });
+  });
+}
 
-      transposed_panel_product(b.w_out_transposed.as<float>(), width, expert_width, b.d_out.as<float>(), n,
-                               b.dh.wide());
-      b.dh.round(panel_elements(n, expert_width));
-      activate_backward(shape, kept, b.dh.rounded(), n, b.d_before.rounded());
-      b.d_before.widen(panel_elements(n, hidden));
-
-      pack_columns(dtype, rows, slots.row + s, n, width, b.columns.as<float>());
-      outer_product(b.d_before.wide(), hidden, b.columns.as<float>(), width, n, add, sum_in);
-      transposed_panel_product(b.w_in_transposed.as<float>(), hidden, width, b.d_before.wide(), n,
-                               b.d_in.as<float>());
-      unpack_panels(dtype, b.d_in.as<float>(), n, width, at(gradients.d_inputs, s * width, dtype));
-    }
-    if (dtype != DType::kF32) {
-      convert(DType::kF32, sum_in, dtype, d_w_in, hidden * width);
-      convert(DType::kF32, sum_out, dtype, d_w_out, width * expert_width);
-    }
+void experts_backward_weights(const ExpertShape& shape, const ExpertSlots& slots, const std::int64_t* place,
+                              const void* g, const float* slot_weight, const void* rows, const void* h,
+                              const void* d_before, void* d_w_in, void* d_w_out, const RunTasks& run) {
+  require_fp32_or_bf16(shape, "experts_backward_weights");
+  const DType dtype = shape.dtype;
+  const std::int64_t width = shape.width, expert_width = shape.expert_width, hidden = shape.hidden_width();
+  const std::int64_t pass = largest_pass(shape, slots, kBackwardSlots);
+  run(shape.num_experts, [&](std::int64_t e) {
+    void *in = at(d_w_in, e * hidden * width, dtype), *out = at(d_w_out, e * width * expert_width, dtype);
+    if (slots.begin[e] == slots.begin[e + 1]) return zero_gradients(shape, in, out);
+    Buffer panels = floats(panel_elements(pass, std::max(width, hidden)));
+    WeightSums sums(shape, pass, in, out);
+    for_each_pass(slots, e, [&](std::int64_t s, std::int64_t n) {
+      pack_panels(dtype, g, slots.row + s, slot_weight + s, n, width, panels.as<float>());
+      pack_columns(dtype, h, place + s, n, expert_width, sums.columns());
+      sums.add_out(panels.as<float>(), n);
+      pack_panels(dtype, d_before, place + s, nullptr, n, hidden, panels.as<float>());
+      pack_columns(dtype, rows, slots.row + s, n, width, sums.columns());
+      sums.add_in(panels.as<float>(), n);
+    });
+    sums.end();
   });
 }
 
