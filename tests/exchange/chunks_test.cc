@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "moesaic/core/error.h"
+#include "tests/comm/held_transport.h"
 #include "tests/comm/worlds.h"
 #include "tests/exchange/checks.h"
-#include "tests/exchange/held_transport.h"
 
 namespace moesaic::exchange_checks {
 namespace {
