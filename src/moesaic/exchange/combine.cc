@@ -145,7 +145,7 @@ void MovingSums::finish(Rows y) {
     const ConstRows& z = moved.z;
     require(y.width == z.width, "combine: y is {} wide, z {}", y.width, z.width);
     {
-      const Span span(group_.tracer(), {.phase = Phase::kExchange, .name = "wait for sums", .waiting = true});
+      const Span span(group_.tracer(), {.phase = Phase::kExchange, .name = "sums", .waiting = true});
       moved.blocks.wait();
     }
     const Span span(group_.tracer(), {.phase = Phase::kExchange, .name = "add up"});
@@ -207,8 +207,7 @@ void MovingValues::finish(std::span<float> home) {
           "return_slot_values: room for {} values, expected {} ({} tokens x {} choices)", home.size(),
           handle_.num_tokens * handle_.num_choices, handle_.num_tokens, handle_.num_choices);
   {
-    const Span span(group_.tracer(),
-                    {.phase = Phase::kExchange, .name = "wait for slot values", .waiting = true});
+    const Span span(group_.tracer(), {.phase = Phase::kExchange, .name = "slot values", .waiting = true});
     blocks_.wait();
   }
   const std::vector<float>& values = group_.size() == 1 ? values_ : received_;

@@ -82,7 +82,7 @@ MovingRows start_rows(Communicator& group, const DispatchHandle& handle, ConstRo
 
 void MovingRows::wait(std::size_t chunk) {
   if (chunk >= chunks_.size()) return;
-  const Span span(group_->tracer(), {.phase = Phase::kExchange, .name = "wait for rows", .waiting = true});
+  const Span span(group_->tracer(), {.phase = Phase::kExchange, .name = "rows", .waiting = true});
   chunks_[chunk].blocks.wait();
 }
 
