@@ -12,7 +12,7 @@ struct AllRanks {
   std::vector<SenderSide> senders;
   std::vector<NodeSide> nodes;
   ExchangeCounts counts;
-  std::vector<DispatchHandle> handles;  // `forwarded` alone
+  std::vector<std::vector<DispatchHandle::Forwarded>> forwarded;  // by rank
 
   AllRanks(const Case& c, const Topology& topology, Route route)
       : placement(placement_of(c, topology.world_size())) {
@@ -26,7 +26,7 @@ struct AllRanks {
       append(counts.node_rows, nodes.back().rows);
     }
     for (int rank = 0; rank < size; ++rank) {
-      handles.emplace_back();
+      forwarded.emplace_back();
       if (route != Route::kRailDedup) continue;
       const int home = topology.node_of(rank);
       const auto mask = static_cast<std::size_t>(mask_bytes(std::ssize(topology.ranks_of(home))));
@@ -43,7 +43,7 @@ struct AllRanks {
         }
         const auto masks = std::span(side.mask).subspan(
             begin, mask * static_cast<std::size_t>(side.rows[static_cast<std::size_t>(home)]));
-        handles.back().forwarded.push_back(read_masks(masks, source, expected, source));
+        forwarded.back().push_back(read_masks(masks, source, expected, source));
       }
     }
   }

@@ -2,88 +2,54 @@
 // threads and in the processes of an MPI job alike.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <bit>
-#include <limits>
-#include <stdexcept>
+#include <utility>
 
 #include "moesaic/comm/communicator.h"
 #include "moesaic/exchange/dispatch.h"
+#include "moesaic/exchange/moving_rows.h"
+#include "moesaic/exchange/rows.h"
+#include "tests/exchange/bits.h"
 #include "tests/exchange/crossing_bytes.h"
 #include "tests/exchange/oracle.h"
 
 namespace moesaic::exchange_checks {
 
-class Mismatch : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-template <typename T>
-void expect_equal(const std::string& what, const T& got, const T& expected) {
-  if (!(got == expected)) throw Mismatch(fmt::format("{}: got {}, expected {}", what, got, expected));
-}
-
-// Bit equality: -0 is not 0, and NaN (poison) is never right.
-inline void expect_same_bits(const std::string& what, const std::vector<float>& got,
-                             const std::vector<float>& expected) {
-  expect_equal(what + ": size", got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    if (std::bit_cast<std::uint32_t>(got[i]) != std::bit_cast<std::uint32_t>(expected[i])) {
-      throw Mismatch(fmt::format("{}: element {} is {}, expected {}", what, i, got[i], expected[i]));
-    }
-  }
-}
-
-// Rows in memory of a dtype, from and to plain floats.
-inline Buffer packed(const std::vector<float>& values, DType dtype) {
-  Buffer buffer(std::ssize(values) * size_of(dtype));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kBF16) {
-      buffer.as<BF16>()[i] = to_bf16(values[i]);
-    } else {
-      buffer.as<float>()[i] = values[i];
-    }
-  }
-  return buffer;
-}
-inline std::vector<float> unpacked(const Buffer& buffer, DType dtype) {
-  std::vector<float> values(static_cast<std::size_t>(buffer.bytes() / size_of(dtype)));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = dtype == DType::kBF16 ? to_float(buffer.as<BF16>()[i]) : buffer.as<float>()[i];
-  }
-  return values;
-}
-inline Buffer poisoned(std::int64_t elements, DType dtype) {
-  return packed(
-      std::vector<float>(static_cast<std::size_t>(elements), std::numeric_limits<float>::quiet_NaN()), dtype);
-}
-
 inline float scale_by_id(int expert) { return static_cast<float>(expert + 1); }
 inline float identity(int) { return 1.0f; }
+
+// How a trip is made; the bits must not show it.
+struct Way {
+  Route route = Route::kFlat;
+  std::int64_t chunks = 1;
+  bool background = false;  // by moving_rows.h
+};
 
 // One rank's tokens of a case on their way through the exchange.
 class Trip {
  public:
-  Trip(Communicator& group, const Case& c, DType dtype, Route route = Route::kFlat)
+  Trip(Communicator& group, const Case& c, DType dtype, Way way = {})
       : group_(group),
         case_(c),
         dtype_(dtype),
-        route_(route),
+        way_(way),
         placement_(placement_of(c, group.size())),
         plan_(plan_of(c, group.rank(), group.size())),
         expected_(received_rows(c, placement_, group.rank(), group.size())),
-        due_(crossing_bytes(c, placement_, group.topology(), group.rank(), dtype, route)) {}
+        due_(crossing_bytes(c, placement_, group.topology(), group.rank(), dtype, way.route, way.chunks)) {}
 
   void go() {
     const auto before = group_.traffic();
     const Buffer x = packed(payload("x", group_.rank()), dtype_);
-    handle_ = dispatch(group_, plan_, placement_, {x.data(), dtype_, plan_.num_tokens, case_.width}, rows_,
-                       {.route = route_});
-    const CrossingBytes due =
-        crossing_bytes(case_, placement_, group_.topology(), group_.rank(), dtype_, route_);
-    expect_equal("bytes sent to other nodes by dispatch", crossed(before), due.counts + due.lists + due.rows);
+    const ConstRows tokens{x.data(), dtype_, plan_.num_tokens, case_.width};
+    const DispatchOptions options{.route = way_.route, .chunks = way_.chunks};
+    if (way_.background) {
+      handle_ = plan_dispatch(group_, plan_, placement_, row_bytes(dtype_, case_.width), options);
+      move_rows(tokens);
+    } else {
+      handle_ = dispatch(group_, plan_, placement_, tokens, rows_, options);
+    }
+    expect_equal("bytes sent to other nodes by dispatch", crossed(before),
+                 due_.counts + due_.lists + due_.rows);
     check_handle();
     check_rows("x");
   }
@@ -91,7 +57,12 @@ class Trip {
   void go_again() {
     const auto before = group_.traffic();
     const Buffer g = packed(payload("g", group_.rank()), dtype_);
-    dispatch_again(group_, handle_, {g.data(), dtype_, plan_.num_tokens, case_.width}, rows_);
+    const ConstRows gradients{g.data(), dtype_, plan_.num_tokens, case_.width};
+    if (way_.background) {
+      move_rows(gradients);
+    } else {
+      dispatch_again(group_, handle_, gradients, rows_);
+    }
     expect_equal("bytes sent to other nodes by dispatch_again", crossed(before), due_.rows);
     check_rows("g");
   }
@@ -101,7 +72,7 @@ class Trip {
     auto z = unpacked(rows_, dtype_);
     const auto experts = placement_.experts_of(group_.rank());
     for (std::size_t i = 0; i < z.size(); ++i) {
-      const std::size_t row = i / static_cast<std::size_t>(case_.width);
+      const auto row = row_at(i / static_cast<std::size_t>(case_.width));
       std::vector<Slot> slots;
       for (auto s = handle_.slot_begin[row]; s < handle_.slot_begin[row + 1]; ++s) {
         const auto at = static_cast<std::size_t>(s);
@@ -113,8 +84,17 @@ class Trip {
     const Buffer sums = packed(z, dtype_);
     Buffer y = poisoned(plan_.num_tokens * case_.width, result);
     const auto before = group_.traffic();
-    combine(group_, handle_, {sums.data(), dtype_, handle_.num_rows(), case_.width},
-            {y.data(), result, plan_.num_tokens, case_.width});
+    const Rows home{y.data(), result, plan_.num_tokens, case_.width};
+    if (way_.background) {
+      MovingSums moving(group_, handle_, true);
+      for (const auto& chunk : handle_.chunks) {
+        moving.start({sums.data() + chunk.first_row * row_bytes(dtype_, case_.width), dtype_, chunk.num_rows,
+                      case_.width});
+      }
+      moving.finish(home);
+    } else {
+      combine(group_, handle_, {sums.data(), dtype_, handle_.num_rows(), case_.width}, home);
+    }
     expect_equal("bytes sent to other nodes by combine", crossed(before), due_.sums);
     expect_same_bits("combined " + purpose, unpacked(y, result),
                      combined(plan_, placement_, group_.topology(), payload(purpose, group_.rank()),
@@ -133,7 +113,11 @@ class Trip {
       expected.push_back(plan_.expert_ids[i] < 0 ? 0.0f : value(plan_.expert_ids[i], plan_.weights[i]));
     }
     std::vector<float> home(expected.size(), std::numeric_limits<float>::quiet_NaN());
-    return_slot_values(group_, handle_, values, home);
+    if (way_.background) {
+      MovingValues(group_, handle_, values, true).finish(home);
+    } else {
+      return_slot_values(group_, handle_, values, home);
+    }
     expect_same_bits("returned slot values", home, expected);
   }
 
@@ -141,6 +125,14 @@ class Trip {
   static float value(int expert, float weight) { return 0.5f * static_cast<float>(expert + 1) + weight; }
   std::int64_t crossed(const Traffic& before) const {
     return group_.traffic().inter_node_bytes - before.inter_node_bytes;
+  }
+  void move_rows(const ConstRows& x) {
+    MovingRows moving = start_rows(group_, handle_, x, rows_, true);
+    for (std::size_t c = 0; c < handle_.chunks.size(); ++c) moving.wait(c);
+  }
+  // Which row lies at a place of memory.
+  std::size_t row_at(std::size_t place) const {
+    return handle_.row_there.empty() ? place : static_cast<std::size_t>(handle_.row_there[place]);
   }
   std::vector<float> payload(const std::string& purpose, int rank) const {
     return payload_of(case_, purpose, rank, group_.size(), dtype_);
@@ -169,11 +161,42 @@ class Trip {
     expect_equal("end of the last row", handle_.slot_begin.back(), static_cast<std::int64_t>(s));
     if (handle_.receive_rows != rows_from) throw Mismatch("rows received per rank are wrong");
     if (handle_.receive_slots != slots_from) throw Mismatch("slots received per rank are wrong");
+    check_chunks();
+  }
+
+  // Every token and row once, chunk by chunk; tokens of a chunk are those of its range, on every rank.
+  void check_chunks() const {
+    expect_equal("chunks", std::ssize(handle_.chunks), group_.size() == 1 ? 1 : way_.chunks);
+    expect_equal("places of rows", handle_.row_there.size(),
+                 handle_.chunks.size() == 1 ? 0 : expected_.size());
+    std::int64_t token = 0, place = 0;
+    for (std::size_t c = 0; c < handle_.chunks.size(); ++c) {
+      const auto& chunk = handle_.chunks[c];
+      expect_equal("first token of a chunk", chunk.first_token, token);
+      expect_equal("first row of a chunk", chunk.first_row, place);
+      std::pair<int, std::int64_t> before{-1, -1};
+      for (const std::int64_t end = place + chunk.num_rows; place < end; ++place) {
+        const auto& row = expected_.at(row_at(static_cast<std::size_t>(place)));
+        const std::int64_t tokens = num_tokens_of(case_, row.source, group_.size());
+        const auto in_chunk = static_cast<std::int64_t>(c), num_chunks = std::ssize(handle_.chunks);
+        if (row.token < tokens * in_chunk / num_chunks || row.token >= tokens * (in_chunk + 1) / num_chunks) {
+          throw Mismatch(
+              fmt::format("token {} of {} is in chunk {} of {}", row.token, tokens, c, num_chunks));
+        }
+        const std::pair now{row.source, row.token};
+        if (now <= before) throw Mismatch("rows of a chunk are not in order");
+        before = now;
+      }
+      token += chunk.num_tokens;
+    }
+    expect_equal("tokens of all chunks", token, plan_.num_tokens);
+    expect_equal("rows of all chunks", place, handle_.num_rows());
   }
 
   void check_rows(const std::string& purpose) const {
     std::vector<float> expected;
-    for (const auto& row : expected_) {
+    for (std::size_t i = 0; i < expected_.size(); ++i) {
+      const auto& row = expected_[row_at(i)];
       const auto x = payload(purpose, row.source);
       const auto begin = x.begin() + row.token * case_.width;
       expected.insert(expected.end(), begin, begin + case_.width);
@@ -202,7 +225,7 @@ class Trip {
   Communicator& group_;
   const Case& case_;
   DType dtype_;
-  Route route_;
+  Way way_;
   Placement placement_;
   RoutingPlan plan_;
   std::vector<ReceivedRow> expected_;
@@ -212,12 +235,12 @@ class Trip {
 };
 
 // Forward and backward of every case in both dtypes.
-inline void check_all_cases(Communicator& group, Route route) {
+inline void check_all_cases(Communicator& group, Way way) {
   for (const Case& c : cases()) {
     if (!c.random_table && c.num_experts < group.size()) continue;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       try {
-        Trip trip(group, c, dtype, route);
+        Trip trip(group, c, dtype, way);
         trip.go();
         trip.come_back("x", scale_by_id, dtype);
         trip.come_back("x", identity, dtype);
@@ -226,21 +249,23 @@ inline void check_all_cases(Communicator& group, Route route) {
         trip.come_back("g", scale_by_id, dtype);
         trip.return_values();
       } catch (const Mismatch& e) {
-        throw Mismatch(
-            fmt::format("route {}, case '{}', {}: {}", name_of(route), c.name, name_of(dtype), e.what()));
+        throw Mismatch(fmt::format("route {}, {} chunks{}, case '{}', {}: {}", name_of(way.route), way.chunks,
+                                   way.background ? " in the background" : "", c.name, name_of(dtype),
+                                   e.what()));
       }
     }
   }
 }
 
 inline void check_all_routes(Communicator& group) {
-  for (const Route route : kRoutes) check_all_cases(group, route);
+  for (const Route route : kRoutes) check_all_cases(group, {.route = route});
 }
 
 // Two forwards before the first backward, as two layers or two micro-batches have: handles do not disturb
 // each other, whatever their routes.
 inline void check_two_in_flight(Communicator& group) {
-  Trip first(group, cases()[1], DType::kF32, Route::kRailDedup), second(group, cases()[5], DType::kBF16);
+  Trip first(group, cases()[1], DType::kF32, {.route = Route::kRailDedup}),
+      second(group, cases()[5], DType::kBF16);
   first.go();
   first.come_back("x", scale_by_id, DType::kF32);
   second.go();

@@ -35,11 +35,12 @@ inline TokensThere tokens_at(const Case& c, const Placement& placement, const To
 }
 
 inline CrossingBytes crossing_bytes(const Case& c, const Placement& placement, const Topology& topology,
-                                    int rank, DType dtype, Route route) {
+                                    int rank, DType dtype, Route route, std::int64_t chunks = 1) {
   const std::int64_t row_bytes = c.width * size_of(dtype);
   const int home = topology.node_of(rank), num_nodes = topology.num_nodes(), size = topology.world_size();
   CrossingBytes due;
-  due.counts = (num_nodes - 1) * 8 * (3 + 2 * size + num_nodes);
+  due.counts = (num_nodes - 1) * 8 * (5 + 2 * size + num_nodes);
+  if (chunks > 1) due.counts += (num_nodes - 1) * 8 * chunks * (size + num_nodes);
   // Whose bytes this rank takes across.
   std::vector<int> sources{rank};
   if (route == Route::kLeader) {

@@ -153,7 +153,7 @@ TEST(ExchangeErrors, WhenARankThrowsBetweenDispatchAndCombineTheOthersLosePeers)
       EXPECT_THROW(run_world(Topology::uniform(world_size, 2),
                              [&](Communicator& group) {
                                try {
-                                 Trip trip(group, cases()[0], DType::kF32, route);
+                                 Trip trip(group, cases()[0], DType::kF32, {.route = route});
                                  trip.go();
                                  if (group.rank() == 1) throw NonFinite("an expert gave nan");
                                  // A quick rank may find all rows of one round under way; not those of the
@@ -182,7 +182,7 @@ TEST(ExchangeErrors, WhenARankFallsSilentTheOthersLosePeersWithinTheTimeout) {
     EXPECT_THROW(run_world(
                      Topology::uniform(4, 2),
                      [&](Communicator& group) {
-                       Trip trip(group, cases()[0], DType::kF32, route);
+                       Trip trip(group, cases()[0], DType::kF32, {.route = route});
                        trip.go();
                        if (group.rank() == 2) {
                          const auto start = std::chrono::steady_clock::now();

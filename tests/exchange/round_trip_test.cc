@@ -78,7 +78,7 @@ TEST(Exchange, ALargeNodeBesideASmallOneWorksOnEveryRoute) {
   const Case c{"lopsided", 150, 20, Selection::kRandom, Tokens::kUneven, false, false, 2};
   for (const Route route : kRoutes) {
     EXPECT_NO_THROW(run_world(Topology::from_nodes(nodes), [&](Communicator& group) {
-      Trip trip(group, c, DType::kBF16, route);
+      Trip trip(group, c, DType::kBF16, {.route = route});
       trip.go();
       trip.come_back("x", scale_by_id, DType::kBF16);
       trip.return_values();

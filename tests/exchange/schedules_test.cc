@@ -71,9 +71,11 @@ class Rows {
                          from.begin, to.begin),
           packed(rank, from), to.bytes);
     }
-    run(move, seed, [&](const NodeWork& work, const BlockMemory& memory, const DispatchHandle& handle) {
-      spread_rows(work, memory, handle, row_bytes_);
-    });
+    run(move, seed,
+        [&](const NodeWork& work, const BlockMemory& memory,
+            const std::vector<DispatchHandle::Forwarded>& forwarded) {
+          spread_rows(work, memory, forwarded, row_bytes_);
+        });
     for (int rank = 0; rank < topology_.world_size(); ++rank) {
       std::vector<float> expected;
       for (const auto& row : received_rows(case_, all_.placement, rank, size())) {
@@ -100,9 +102,11 @@ class Rows {
                          from.begin, to.begin),
           bytes_of(z), to.bytes);
     }
-    run(move, seed, [&](const NodeWork& work, const BlockMemory& memory, const DispatchHandle& handle) {
-      sum_rows_of_node(work, memory, handle, DType::kF32, case_.width);
-    });
+    run(move, seed,
+        [&](const NodeWork& work, const BlockMemory& memory,
+            const std::vector<DispatchHandle::Forwarded>& forwarded) {
+          sum_rows_of_node(work, memory, forwarded, DType::kF32, case_.width);
+        });
     return move.outputs;
   }
 
@@ -117,7 +121,7 @@ class Rows {
     SimulatedRanks(move.schedules, move.inputs, move.outputs, seed, &move.stagings,
                    [&](std::size_t rank, const Op& op) {
                      work(move.plans[rank].work_for(op.peer),
-                          {move.inputs[rank], move.outputs[rank], move.stagings[rank]}, all_.handles[rank]);
+                          {move.inputs[rank], move.outputs[rank], move.stagings[rank]}, all_.forwarded[rank]);
                    })
         .run();
   }

@@ -82,6 +82,52 @@ Gradients backward(const Problem& p, const RunTasks& run) {
   return result;
 }
 
+// Part by part: each slot in part s * 7 % parts of its expert's.
+Gradients backward_in_parts(const Problem& p, std::int64_t parts) {
+  Gradients result(p);
+  const ExpertShape& shape = p.shape;
+  Rows h(shape.dtype, p.num_slots() * shape.expert_width),
+      d_before(shape.dtype, p.num_slots() * shape.hidden_width());
+  std::vector<std::int64_t> place(p.row.size());
+  std::int64_t done = 0;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    Problem some = p;
+    some.begin = {0};
+    some.row.clear(), some.slot_weight.clear();
+    std::vector<std::int64_t> slots;
+    for (std::int64_t e = 0; e < shape.num_experts; ++e) {
+      for (auto s = p.begin[static_cast<std::size_t>(e)]; s < p.begin[static_cast<std::size_t>(e) + 1]; ++s) {
+        if (s * 7 % parts != part) continue;
+        place[static_cast<std::size_t>(s)] = done + std::ssize(slots);
+        slots.push_back(s);
+        some.row.push_back(p.row[static_cast<std::size_t>(s)]);
+        some.slot_weight.push_back(p.slot_weight[static_cast<std::size_t>(s)]);
+      }
+      some.begin.push_back(std::ssize(slots));
+    }
+    Rows before(shape.dtype, 0), d_inputs = some.new_outputs();
+    forward(some, &before, one_after_another);
+    const auto from = [&](Rows& all, std::int64_t width) {
+      return static_cast<std::uint8_t*>(all.data()) + done * width * size_of(shape.dtype);
+    };
+    experts_backward_slots(
+        shape, some.slots(), p.g.data(), some.slot_weight.data(), before.data(), p.w_in.data(),
+        p.w_out.data(), {d_inputs.data(), from(h, shape.expert_width), from(d_before, shape.hidden_width())},
+        last_first);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      for (std::int64_t d = 0; d < shape.width; ++d) {
+        result.d_inputs.set(slots[i] * shape.width + d,
+                            d_inputs.at(static_cast<std::int64_t>(i) * shape.width + d));
+      }
+    }
+    done += std::ssize(slots);
+  }
+  experts_backward_weights(shape, p.slots(), place.data(), p.g.data(), p.slot_weight.data(), p.rows.data(),
+                           h.data(), d_before.data(), result.d_w_in.data(), result.d_w_out.data(),
+                           last_first);
+  return result;
+}
+
 class Experts : public testing::TestWithParam<std::tuple<DType, bool>> {
  protected:
   ExpertShape shape(std::int64_t num_experts, std::int64_t width, std::int64_t expert_width) const {
@@ -131,6 +177,20 @@ TEST_P(Experts, BackwardEqualsTheOracleBitForBitOnEveryInstructionSet) {
     }
   }
   hwy::SetSupportedTargetsForTest(0);
+}
+
+TEST_P(Experts, BackwardPartByPartHasTheBitsOfTheWholeOnEveryInstructionSet) {
+  for (const Problem& p : problems()) {
+    for_every_target([&] {
+      const Gradients whole = backward(p, one_after_another);
+      for (const std::int64_t parts : {1, 2, 5}) {
+        const Gradients got = backward_in_parts(p, parts);
+        EXPECT_EQ(got.d_inputs, whole.d_inputs) << parts << " parts, " << p.shape.width << " wide";
+        EXPECT_EQ(got.d_w_in, whole.d_w_in) << parts << " parts, " << p.shape.width << " wide";
+        EXPECT_EQ(got.d_w_out, whole.d_w_out) << parts << " parts, " << p.shape.width << " wide";
+      }
+    });
+  }
 }
 
 TEST_P(Experts, NeitherTheOrderOfTasksNorThreadsChangeAnything) {

@@ -1,4 +1,4 @@
-// Training under every route of exchanged tokens.
+// Training under every route of exchanged tokens, and in chunks.
 #include <gtest/gtest.h>
 
 #include "tests/train/runs.h"
@@ -49,6 +49,32 @@ TEST(Routes, TrainToTheSameBitsOnEvenAndUnevenNodes) {
     SCOPED_TRACE(fmt::format("auto on {} ranks", ranks));
     config.comm.route.reset();
     expect_same(train(config, 3), flat, std::nullopt);
+  }
+}
+
+TEST(Chunks, TrainToTheSameBitsWithSharedExpertsCapacityAndRecomputation) {
+  const TempFolder folder;
+  const auto text = write_text(folder.path());
+  for (const auto& [ranks, per_node, dtype] :
+       {std::tuple{4, 2, DType::kBF16}, std::tuple{3, 2, DType::kF32}}) {
+    Config config = exchanging(text, ranks, per_node);
+    config.train.dtype = dtype;
+    config.codec.method = codec::Method::kRaw;
+    config.model.moe.num_shared_experts = 1;
+    config.model.moe.d_shared = 24;
+    config.comm.overlap = false;
+    const Outcome waiting = train(config, 3);
+    EXPECT_GT(waiting.steps[0].dropped, 0);
+    config.comm.overlap = true;
+    for (const std::int64_t chunks : {0, 1, 3, 100}) {
+      SCOPED_TRACE(fmt::format("{} chunks on {} ranks", chunks, ranks));
+      config.comm.exchange_chunks = chunks;
+      expect_same(train(config, 3), waiting, Route::kFlat);
+    }
+    config.comm.route = Route::kRailDedup;
+    config.comm.exchange_chunks = 3;
+    SCOPED_TRACE(fmt::format("rail_dedup on {} ranks", ranks));
+    expect_same(train(config, 3), waiting, Route::kRailDedup);
   }
 }
 

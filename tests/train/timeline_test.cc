@@ -69,8 +69,9 @@ TEST(PhaseClock, HiddenIsTheBackgroundThatNobodyWaitedFor) {
   PhaseTimes times;
   times.background[static_cast<std::size_t>(Phase::kGather)] = 3;
   times.waiting[static_cast<std::size_t>(Phase::kGather)] = 1;
+  times.background[static_cast<std::size_t>(Phase::kExchange)] = 6;
   times.waiting[static_cast<std::size_t>(Phase::kExchange)] = 5;
-  EXPECT_EQ(times.hidden(), 2);
+  EXPECT_EQ(times.hidden(), 2 + 1);
   EXPECT_EQ(times.exposed(), 6);
 }
 

@@ -30,6 +30,8 @@ void check_told(const Agreement& got, const Agreement& mine, std::span<const std
                   mine.row_bytes);
   require_of_peer(got.route == mine.route, peer, "asks for another route ({}, expected {})", got.route,
                   mine.route);
+  require_of_peer(got.chunks == mine.chunks, peer, "asks for {} chunks, expected {}", got.chunks,
+                  mine.chunks);
   const auto size = static_cast<std::size_t>(topology.world_size());
   const auto rows = told.first(size), slots = told.subspan(size, size), node_rows = told.subspan(2 * size);
   // So that no sum of sizes leaves 63 bits.
@@ -46,6 +48,11 @@ void check_told(const Agreement& got, const Agreement& mine, std::span<const std
         "to {} slots a row",
         rows[to], slots[to], to, experts, experts);
   }
+  check_node_rows(rows, node_rows, topology, from, peer);
+}
+
+void check_node_rows(std::span<const std::int64_t> rows, std::span<const std::int64_t> node_rows,
+                     const Topology& topology, int from, int peer) {
   for (int node = 0; node < topology.num_nodes(); ++node) {
     std::int64_t largest = 0, all = 0;
     for (const int to : topology.ranks_of(node)) {
@@ -61,11 +68,12 @@ void check_told(const Agreement& got, const Agreement& mine, std::span<const std
 }
 
 ExchangeCounts gather_counts(Communicator& group, const Placement& placement, const SenderSide& side,
-                             const NodeSide& nodes, const Agreement& mine) {
+                             const NodeSide& nodes, const Agreement& mine, std::int64_t uncut_slots) {
   const Topology& topology = group.topology();
   const auto size = static_cast<std::size_t>(group.size());
   std::vector<std::int64_t> words(kAgreementWords);
   std::memcpy(words.data(), &mine, sizeof mine);
+  words.push_back(uncut_slots);
   words.insert(words.end(), side.rows.begin(), side.rows.end());
   words.insert(words.end(), side.slots.begin(), side.slots.end());
   words.insert(words.end(), nodes.rows.begin(), nodes.rows.end());
@@ -79,7 +87,8 @@ ExchangeCounts gather_counts(Communicator& group, const Placement& placement, co
     const auto theirs = std::span(all).subspan(static_cast<std::size_t>(from) * words.size(), words.size());
     Agreement got;
     std::memcpy(&got, theirs.data(), sizeof got);
-    const auto told = theirs.subspan(kAgreementWords);
+    counts.uncut_slots.push_back(theirs[kAgreementWords]);
+    const auto told = theirs.subspan(kAgreementWords + 1);
     if (from != group.rank()) {
       check_told(got, mine, told, topology, placement, from, group.world_rank(from));
     }

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "moesaic/core/error.h"
+#include "moesaic/exchange/chunks.h"
 #include "moesaic/exchange/exchange_lists.h"
-#include "moesaic/exchange/move_blocks.h"
-#include "moesaic/exchange/node_rows.h"
+#include "moesaic/exchange/moving_rows.h"
 #include "moesaic/exchange/route_price.h"
 #include "moesaic/exchange/rows.h"
 #include "moesaic/exchange/sender_side.h"
@@ -24,54 +24,12 @@ void receive_own(const SenderSide& side, DispatchHandle& handle) {
   handle.slot_weight = side.weight;
 }
 
-// Own rows straight to where they are needed, those for others by the handle's route.
-void exchange_rows(Communicator& group, const DispatchHandle& handle, const ConstRows& x, Buffer& rows) {
-  const std::int64_t bytes_per_row = row_bytes(x.dtype, x.width);
-  const int self = group.rank();
-  const Topology& topology = group.topology();
-  const auto* source = static_cast<const std::byte*>(x.data);
-  if (const std::int64_t bytes = handle.num_rows() * bytes_per_row; rows.bytes() != bytes) {
-    rows = Buffer();  // freed first: old and new need not be held together
-    rows = Buffer(bytes);
-  }
-  const auto tokens_for = [&](int r) {
-    return std::span(handle.sent_token)
-        .subspan(static_cast<std::size_t>(first_of_part(handle.send_rows, r)),
-                 static_cast<std::size_t>(handle.send_rows[static_cast<std::size_t>(r)]));
-  };
-  const Places received = places_by_rank(scaled(handle.receive_rows, bytes_per_row));
-  const auto pack_own = [&] {
-    gather_rows(source, tokens_for(self), bytes_per_row,
-                rows.data() + received.begin.of_ranks[static_cast<std::size_t>(self)]);
-  };
-  if (group.size() == 1) return pack_own();
-
-  const bool once_to_a_node = handle.route == Route::kRailDedup;
-  const Places packed = places_at_source(handle.route, topology, self, handle.counts, bytes_per_row);
-  Buffer sent(packed.bytes);
-  for (int r = 0; r < group.size(); ++r) {
-    if (r == self || (once_to_a_node && topology.node_of(r) != topology.node_of(self))) continue;
-    gather_rows(source, tokens_for(r), bytes_per_row,
-                sent.data() + packed.begin.of_ranks[static_cast<std::size_t>(r)]);
-  }
-  if (once_to_a_node) {  // node by node, as they are packed, at the end
-    gather_rows(source, handle.sent_node_token, bytes_per_row,
-                sent.data() + packed.bytes - std::ssize(handle.sent_node_token) * bytes_per_row);
-  }
-  pack_own();
-  move_blocks(
-      group, "dispatch",
-      once_to_a_node ? rail_dedup_steps(topology, self) : steps_of_ranks(handle.route, topology, self),
-      bytes_of_rows(handle.counts, bytes_per_row, group.size(), /*back=*/false), packed.begin, sent.span(),
-      received.begin, rows.span(), [&](const NodeWork& work, const BlockMemory& memory) {
-        spread_rows(work, memory, handle, bytes_per_row);
-      });
-}
-
 }  // namespace
 
 DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement,
                              std::int64_t bytes_per_row, const DispatchOptions& options) {
+  require(!options.chunks || (*options.chunks >= 1 && *options.chunks <= kMostChunks),
+          "dispatch: {} chunks, expected 1 to {}", options.chunks.value_or(0), kMostChunks);
   require(placement.exchange_size() == group.size(),
           "dispatch: a placement for groups of {} ranks in a group of {}", placement.exchange_size(),
           group.size());
@@ -82,11 +40,14 @@ DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const
   handle.slot_begin.push_back(0);
   if (group.size() == 1) {
     receive_own(side, handle);
+    lay_out_chunks(group.rank(), {}, handle);
   } else {
     NodeSide nodes = node_side(side, group.topology(), group.rank());
-    const std::int64_t asked = options.route ? static_cast<std::int64_t>(*options.route) : kAutoRoute;
-    handle.counts =
-        gather_counts(group, placement, side, nodes, {table_digest(placement), bytes_per_row, asked});
+    const Agreement asked{.table_digest = table_digest(placement),
+                          .row_bytes = bytes_per_row,
+                          .route = options.route ? static_cast<std::int64_t>(*options.route) : kAuto,
+                          .chunks = options.chunks.value_or(kAuto)};
+    handle.counts = gather_counts(group, placement, side, nodes, asked, options.uncut_slots);
     handle.route = options.route
                        ? *options.route
                        : choose_route(group.topology(), handle.counts, bytes_per_row, options.calibration);
@@ -95,6 +56,11 @@ DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const
       handle.receive_rows.push_back(handle.counts.rows[at]);
       handle.receive_slots.push_back(handle.counts.slots[at]);
     }
+    const std::int64_t num_chunks =
+        choose_chunks(group.topology(), placement, handle.counts, bytes_per_row, options.chunks);
+    lay_out_chunks(group.rank(),
+                   gather_chunk_counts(group, side, nodes, plan.num_tokens, num_chunks, handle.counts),
+                   handle);
     exchange_lists(group, side, nodes, placement, handle);
     handle.sent_node_token = std::move(nodes.token);
   }
@@ -112,17 +78,13 @@ DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Plac
   require(plan.num_tokens == x.num_rows, "dispatch: a plan of {} tokens, but x has {}", plan.num_tokens,
           x.num_rows);
   DispatchHandle handle = plan_dispatch(group, plan, placement, row_bytes(x.dtype, x.width), options);
-  exchange_rows(group, handle, x, rows);
+  start_rows(group, handle, x, rows, /*background=*/false);
   return handle;
 }
 
 void dispatch_again(Communicator& group, const DispatchHandle& handle, ConstRows g, Buffer& rows) {
   const Span span(group.tracer(), {.phase = Phase::kExchange, .name = "dispatch_again"});
-  check_handle("dispatch_again", group, handle);
-  check_rows("dispatch_again: g", g.data, g.dtype, g.num_rows, g.width);
-  require(g.num_rows == handle.num_tokens, "dispatch_again: g has {} tokens, the dispatch had {}", g.num_rows,
-          handle.num_tokens);
-  exchange_rows(group, handle, g, rows);
+  start_rows(group, handle, g, rows, /*background=*/false);
 }
 
 }  // namespace moesaic

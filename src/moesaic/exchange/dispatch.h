@@ -6,9 +6,12 @@
 //   T tokens on this rank, K choices per token, D width, X ranks of the exchange group
 //   R rows received: one per (token, owning rank), by source rank, then token: same plan, same bits
 //   S slots received: one per (row, expert), by row, then ascending k
+//   C chunks: chunk c holds the rows of tokens T*c/C to T*(c+1)/C of every rank. In memory received rows, and
+//     sums that go back, lie chunk by chunk, within one by source rank, then token
 //
 // dispatch() tells all ranks all counts, then sends 4 bytes per row and 8 per slot, then the rows;
-// dispatch_again(), combine() and return_slot_values() move once. Rows move by a route (route.h); lists and
+// dispatch_again(), combine() and return_slot_values() move once. In the background and chunk by chunk:
+// moving_rows.h. Rows move by a route (route.h); lists and
 // values by the same, or rail where that is rail_dedup. A row goes once to an owning rank, however many of
 // its experts live there; by rail_dedup it crosses to a node once, however many of its owners live there.
 // The bits are the same by every route. A group of one sends nothing. Messages, bytes: docs/algorithms.md.
@@ -75,18 +78,26 @@ struct DispatchHandle {
     int source;
     std::vector<std::vector<std::int64_t>> rows_of_rank;  // by place in the node: which of the source's rows
   };
-  std::vector<Forwarded> forwarded;
+  // What moves at a time.
+  struct Chunk {
+    std::int64_t first_token, num_tokens;  // of this rank
+    std::int64_t first_row, num_rows;      // received, where they lie in memory
+    RowCounts counts;                      // empty in a group of one
+    std::vector<Forwarded> forwarded;      // rows counted from the chunk's first of that source
+  };
+  std::vector<Chunk> chunks;            // at least one
+  std::vector<std::int64_t> row_there;  // [R] which row (of slot_begin) lies where; empty with one chunk
 };
 
 // Sends x [T,D] along `plan`, by the route of `options`, which the handle remembers; `rows` becomes [R,D] of
-// x's dtype (its memory is kept where the size already fits). InvalidArgument: duplicate expert ids in one
-// token, ids out of range, weights not finite, plan and x of different T, a placement whose exchange groups
-// are not of group.size() ranks.
+// x's dtype, chunk by chunk (its memory is kept where the size already fits). InvalidArgument: duplicate
+// expert ids in one token, ids out of range, weights not finite, plan and x of different T, a placement whose
+// exchange groups are not of group.size() ranks.
 DispatchHandle dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement, ConstRows x,
                         Buffer& rows, const DispatchOptions& options = {});
 
 // The first half of dispatch: all of the handle, no rows. For a group of one, which need not copy its own
-// rows.
+// rows, and for rows that move in the background (moving_rows.h).
 DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const Placement& placement,
                              std::int64_t bytes_per_row, const DispatchOptions& options = {});
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "moesaic/exchange/chunks.h"
 #include "moesaic/exchange/move_blocks.h"
 #include "moesaic/exchange/require_of_peer.h"
 #include "moesaic/exchange/slot_lists.h"
@@ -79,7 +80,7 @@ void exchange_lists(Communicator& group, const SenderSide& side, const NodeSide&
   move_blocks(group, "dispatch",
               with_masks ? rail_steps(topology, self, /*with_node_blocks=*/true)
                          : steps_of_ranks(handle.route, topology, self),
-              bytes, from.begin, sent, to.begin, received);
+              bytes, {from.begin, sent, to.begin, received});
 
   const auto num_local_experts = std::ssize(placement.experts_of(self));
   for (int r = 0; r < size; ++r) {
@@ -98,7 +99,11 @@ void exchange_lists(Communicator& group, const SenderSide& side, const NodeSide&
     const auto begin = static_cast<std::size_t>(to.begin.of_nodes[static_cast<std::size_t>(source)]);
     const auto masks = std::span(received).subspan(
         begin, static_cast<std::size_t>(bytes.of({Block::Kind::kToNode, source, home}, topology)));
-    handle.forwarded.push_back(read_masks(masks, source, expected, group.world_rank(source)));
+    const int peer = group.world_rank(source);
+    const DispatchHandle::Forwarded whole = read_masks(masks, source, expected, peer);
+    for (std::size_t c = 0; c < handle.chunks.size(); ++c) {
+      handle.chunks[c].forwarded.push_back(forwarded_in_chunk(whole, topology, self, handle.chunks, c, peer));
+    }
   }
 }
 

@@ -1,7 +1,8 @@
 // exchange_lists.h: moves the slot lists, and fills the owner's side of a handle from them.
 //
-// Collective, by handle.route; handle.counts is known. By kRailDedup also the masks that say whom a row of
-// another node is for: to the rank that will spread it. CorruptData names a peer whose lists do not add up.
+// Collective, by handle.route; handle.counts and handle.chunks are known. By kRailDedup also the masks that
+// say whom a row of another node is for: to the rank that will spread it. CorruptData names a peer whose
+// lists do not add up.
 #pragma once
 
 #include "moesaic/exchange/block_schedule.h"

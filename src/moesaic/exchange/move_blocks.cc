@@ -1,8 +1,8 @@
 #include "moesaic/exchange/move_blocks.h"
 
-#include "moesaic/comm/executor.h"
-#include "moesaic/core/buffer.h"
+#include <string>
 
+#include "moesaic/comm/executor.h"
 namespace moesaic {
 
 std::vector<std::int64_t> scaled(std::span<const std::int64_t> counts, std::int64_t bytes_each) {
@@ -21,8 +21,7 @@ std::vector<std::int64_t> transposed(std::span<const std::int64_t> matrix, int g
   return result;
 }
 
-BlockBytes bytes_of_rows(const ExchangeCounts& counts, std::int64_t bytes_per_row, int group_size,
-                         bool back) {
+BlockBytes bytes_of_rows(const RowCounts& counts, std::int64_t bytes_per_row, int group_size, bool back) {
   const auto rows = scaled(counts.rows, bytes_per_row);
   return {.of_ranks = back ? transposed(rows, group_size) : rows,
           .of_nodes = scaled(counts.node_rows, bytes_per_row)};
@@ -37,7 +36,7 @@ Places places_by_rank(std::span<const std::int64_t> bytes_of_rank) {
   return places;
 }
 
-Places places_at_source(Route route, const Topology& topology, int rank, const ExchangeCounts& counts,
+Places places_at_source(Route route, const Topology& topology, int rank, const RowCounts& counts,
                         std::int64_t bytes_per_row) {
   const int size = topology.world_size(), num_nodes = topology.num_nodes(), home = topology.node_of(rank);
   Places places{.begin = {.of_ranks = std::vector<std::int64_t>(static_cast<std::size_t>(size), 0),
@@ -69,13 +68,26 @@ std::byte* BlockMemory::write(const Range& range) const {
 }
 
 void move_blocks(Communicator& group, std::string_view name, const Steps& steps, const BlockBytes& bytes,
-                 const BlockPlaces& from, std::span<const std::byte> input, const BlockPlaces& to,
-                 std::span<std::byte> output, const OnNodeWork& node_work) {
-  const BlockSchedule plan = block_schedule(group.topology(), group.rank(), steps, bytes, from, to);
-  Buffer staging(plan.staging_bytes);
-  const BlockMemory memory{input, output, staging.span()};
-  execute(group, name, plan.schedule, {input, output, staging.span()},
-          [&](const Op& op) { node_work(plan.work_for(op.peer), memory); });
+                 const BlockEnds& ends, const OnNodeWork& node_work) {
+  MovingBlocks(group, /*background=*/false, name, steps, bytes, ends, node_work);
+}
+
+MovingBlocks::MovingBlocks(Communicator& group, bool background, std::string_view name, const Steps& steps,
+                           const BlockBytes& bytes, const BlockEnds& ends, OnNodeWork node_work)
+    : work_(std::make_unique<Work>()) {
+  Work& work = *work_;
+  work.plan = block_schedule(group.topology(), group.rank(), steps, bytes, ends.from, ends.to);
+  work.staging = Buffer(work.plan.staging_bytes);
+  work.memory = {ends.input, ends.output, work.staging.span()};
+  work.on_node = std::move(node_work);
+  const ScheduleBuffers buffers{ends.input, ends.output, work.staging.span()};
+  auto on_notify = [&work](const Op& op) { work.on_node(work.plan.work_for(op.peer), work.memory); };
+  if (background) {
+    pending_ =
+        start(group, std::string(name), std::move(work.plan.schedule), buffers, std::move(on_notify), name);
+  } else {
+    execute(group, name, work.plan.schedule, buffers, on_notify);
+  }
 }
 
 }  // namespace moesaic

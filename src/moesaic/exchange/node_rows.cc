@@ -10,26 +10,28 @@
 namespace moesaic {
 namespace {
 
-const DispatchHandle::Forwarded& forwarded_of(const DispatchHandle& handle, int source) {
-  const auto found = std::ranges::find(handle.forwarded, source, &DispatchHandle::Forwarded::source);
-  require(found != handle.forwarded.end(), "rail_dedup: rank {} sent no masks here", source);
+using Forwarded = DispatchHandle::Forwarded;
+
+const Forwarded& forwarded_of(std::span<const Forwarded> forwarded, int source) {
+  const auto found = std::ranges::find(forwarded, source, &Forwarded::source);
+  require(found != forwarded.end(), "rail_dedup: rank {} sent no masks here", source);
   return *found;
 }
 
 }  // namespace
 
-void spread_rows(const NodeWork& work, const BlockMemory& memory, const DispatchHandle& handle,
+void spread_rows(const NodeWork& work, const BlockMemory& memory, std::span<const Forwarded> forwarded,
                  std::int64_t bytes_per_row) {
-  const auto& rows_of_rank = forwarded_of(handle, work.rank).rows_of_rank;
+  const auto& rows_of_rank = forwarded_of(forwarded, work.rank).rows_of_rank;
   const std::byte* const rows = memory.read(work.node_block);
   for (std::size_t i = 0; i < rows_of_rank.size(); ++i) {
     gather_rows(rows, rows_of_rank[i], bytes_per_row, memory.write(work.of_ranks[i]));
   }
 }
 
-void sum_rows_of_node(const NodeWork& work, const BlockMemory& memory, const DispatchHandle& handle,
+void sum_rows_of_node(const NodeWork& work, const BlockMemory& memory, std::span<const Forwarded> forwarded,
                       DType wire, std::int64_t width) {
-  const auto& rows_of_rank = forwarded_of(handle, work.rank).rows_of_rank;
+  const auto& rows_of_rank = forwarded_of(forwarded, work.rank).rows_of_rank;
   const std::int64_t bytes_per_row = row_bytes(wire, width);
   std::vector<const std::byte*> next;
   for (const Range& range : work.of_ranks) next.push_back(memory.read(range));

@@ -11,11 +11,11 @@
 namespace moesaic {
 
 // Each rank's rows to its range.
-void spread_rows(const NodeWork& work, const BlockMemory& memory, const DispatchHandle& handle,
-                 std::int64_t bytes_per_row);
+void spread_rows(const NodeWork& work, const BlockMemory& memory,
+                 std::span<const DispatchHandle::Forwarded> forwarded, std::int64_t bytes_per_row);
 
 // Each row's sum over the node's ranks, ascending, in fp32, rounded once to `wire`.
-void sum_rows_of_node(const NodeWork& work, const BlockMemory& memory, const DispatchHandle& handle,
-                      DType wire, std::int64_t width);
+void sum_rows_of_node(const NodeWork& work, const BlockMemory& memory,
+                      std::span<const DispatchHandle::Forwarded> forwarded, DType wire, std::int64_t width);
 
 }  // namespace moesaic

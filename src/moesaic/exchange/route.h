@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -23,11 +24,17 @@ constexpr std::string_view name_of(Route route) {
   return kNames[static_cast<std::size_t>(route)];
 }
 
-// Equal on all ranks. Without a route: for each dispatch the one that promises to be fastest by
-// `calibration`, or, without one, takes the fewest bytes through the busiest node's card (route_price.h).
+// Equal on all ranks, but for uncut_slots.
 struct DispatchOptions {
+  // None: for each dispatch the one that promises to be fastest by `calibration`, or, without one, takes the
+  // fewest bytes through the busiest node's card (route_price.h).
   std::optional<Route> route = Route::kFlat;
   const Calibration* calibration = nullptr;
+  // How many chunks rows travel in, 1 to kMostChunks; none: as many as pay (chunks.h). The same bits.
+  std::optional<std::int64_t> chunks = 1;
+  // Of this rank alone: so many slots or more are worked on in one piece. Then all rows travel in one chunk.
+  std::int64_t uncut_slots = std::numeric_limits<std::int64_t>::max();
 };
+inline constexpr std::int64_t kMostChunks = 1024;
 
 }  // namespace moesaic

@@ -51,4 +51,18 @@ void experts_backward(const ExpertShape& shape, const ExpertSlots& slots, const 
                       const float* slot_weight, const void* rows, const void* before, const void* w_in,
                       const void* w_out, const ExpertGradients& gradients, const RunTasks& run);
 
+// The same in two steps, to the same bits, for slots whose g comes part by part. First for the slots of each
+// part, with the `before` of its forward pass: d_inputs, and what the second step needs.
+struct SlotGradients {
+  void *d_inputs, *h, *d_before;  // [S,D], [S,F], [S,H]
+};
+void experts_backward_slots(const ExpertShape& shape, const ExpertSlots& slots, const void* g,
+                            const float* slot_weight, const void* before, const void* w_in, const void* w_out,
+                            const SlotGradients& gradients, const RunTasks& run);
+
+// Then for all slots, in their order: d_w_in and d_w_out. h and d_before of slot s are rows place[s].
+void experts_backward_weights(const ExpertShape& shape, const ExpertSlots& slots, const std::int64_t* place,
+                              const void* g, const float* slot_weight, const void* rows, const void* h,
+                              const void* d_before, void* d_w_in, void* d_w_out, const RunTasks& run);
+
 }  // namespace moesaic::kernels

@@ -2,11 +2,9 @@
 // over some of the slots has two halves: slots by the group, then columns of both gradients. An expert with a
 // large part of all slots is taken by all threads, half by half; any other is one task.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
-#include "moesaic/kernels/activation.h"
-#include "moesaic/kernels/experts_parts.h"
+#include "moesaic/kernels/experts_slots.h"
 
 namespace moesaic::kernels {
 namespace {
@@ -34,16 +32,6 @@ struct Arguments {
   std::int64_t count(std::int64_t e) const { return slots.begin[e + 1] - slots.begin[e]; }
 };
 
-void activate_backward(const ExpertShape& shape, const void* before, const void* dh, std::int64_t n,
-                       void* d_before) {
-  const auto function = shape.gated ? swiglu_backward : relu_backward;
-  for_each_panel(n, [&](std::int64_t i, std::int64_t lanes) {
-    function(shape.dtype, at(before, i * shape.hidden_width(), shape.dtype),
-             at(dh, i * shape.expert_width, shape.dtype), 1, shape.expert_width * lanes,
-             at(d_before, i * shape.hidden_width(), shape.dtype), {});
-  });
-}
-
 // One expert.
 class Backward {
  public:
@@ -52,22 +40,22 @@ class Backward {
         shape_(arguments.shape),
         e_(e),
         size_{std::min(size.slots, (a_.count(e) + kPanelRows - 1) / kPanelRows * kPanelRows), size.group},
-        w_in_transposed_(floats(transposed_elements(hidden_, width_))),
-        w_out_transposed_(floats(transposed_elements(width_, expert_width_))),
-        d_out_(floats(panel_elements(size_.slots, width_))),
-        d_in_(floats(panel_elements(size_.slots, width_))),
+        pass_(shape_, size_.slots),
         h_columns_(floats(column_elements(size_.slots, expert_width_))),
-        row_columns_(floats(column_elements(size_.slots, width_))),
-        h_(shape_.dtype, panel_elements(size_.slots, expert_width_)),
-        dh_(shape_.dtype, panel_elements(size_.slots, expert_width_)),
-        d_before_(shape_.dtype, panel_elements(size_.slots, hidden_)) {
+        row_columns_(floats(column_elements(size_.slots, width_))) {
     if (shape_.dtype == DType::kF32) return;
     sum_in_ = floats(hidden_ * width_);
     sum_out_ = floats(width_ * expert_width_);
   }
 
   void run(const RunTasks& run) {
-    run(2, [&](std::int64_t i) { i == 0 ? transpose_in() : transpose_out(); });
+    run(2, [&](std::int64_t i) {
+      if (i == 0) {
+        pass_.transpose_in(at(a_.w_in, e_ * hidden_ * width_, shape_.dtype));
+      } else {
+        pass_.transpose_out(at(a_.w_out, e_ * width_ * expert_width_, shape_.dtype));
+      }
+    });
     const std::int64_t begin = a_.slots.begin[e_], end = a_.slots.begin[e_ + 1];
     for (std::int64_t s = begin; s < end; s += size_.slots) {
       const std::int64_t n = std::min(size_.slots, end - s);
@@ -96,51 +84,27 @@ class Backward {
   };
   Gradient input_gradient() {
     void* out = at(a_.gradients.d_w_in, e_ * hidden_ * width_, shape_.dtype);
-    return {d_before_.wide(), row_columns_.as<float>(), hidden_, width_, sum_of(sum_in_, out), out};
+    return {pass_.d_before(), row_columns_.as<float>(), hidden_, width_, sum_of(sum_in_, out), out};
   }
   Gradient output_gradient() {
     void* out = at(a_.gradients.d_w_out, e_ * width_ * expert_width_, shape_.dtype);
-    return {d_out_.as<float>(), h_columns_.as<float>(), width_, expert_width_, sum_of(sum_out_, out), out};
+    return {pass_.d_out(), h_columns_.as<float>(), width_, expert_width_, sum_of(sum_out_, out), out};
   }
   float* sum_of(Buffer& sum, void* out) {
     return shape_.dtype == DType::kF32 ? static_cast<float*>(out) : sum.as<float>();
   }
 
-  void transpose_in() {
-    pack_transposed(shape_.dtype, at(a_.w_in, e_ * hidden_ * width_, shape_.dtype), hidden_, width_,
-                    w_in_transposed_.as<float>());
-  }
-  void transpose_out() {
-    pack_transposed(shape_.dtype, at(a_.w_out, e_ * width_ * expert_width_, shape_.dtype), width_,
-                    expert_width_, w_out_transposed_.as<float>());
-  }
-
   // Slots s .. s+n, which lie at `first` of the pass: d_inputs, and both sides of the weights' gradients.
   void of_slots(std::int64_t s, std::int64_t first, std::int64_t n) {
     const DType dtype = shape_.dtype;
-    const std::int64_t in_pass = first * expert_width_, hidden_in_pass = first * hidden_;
     const void* kept = at(
         a_.before, a_.before_begin[static_cast<std::size_t>(e_)] + (s - a_.slots.begin[e_]) * hidden_, dtype);
-    float* d_out = d_out_.as<float>() + first * width_;
-    pack_panels(dtype, a_.g, a_.slots.row + s, a_.slot_weight + s, n, width_, d_out);
-
-    activate_panels(shape_, kept, n, h_.rounded(in_pass));
-    h_.widen(panel_elements(n, expert_width_), in_pass);
-    columns_of_panels(h_.wide(in_pass), n, expert_width_,
+    pass_.run(a_.g, a_.slots.row + s, a_.slot_weight + s, kept, first, n,
+              at(a_.gradients.d_inputs, s * width_, dtype));
+    columns_of_panels(pass_.h(first), n, expert_width_,
                       h_columns_.as<float>() + column_elements(first, expert_width_));
-
-    transposed_panel_product(w_out_transposed_.as<float>(), width_, expert_width_, d_out, n,
-                             dh_.wide(in_pass));
-    dh_.round(panel_elements(n, expert_width_), in_pass);
-    activate_backward(shape_, kept, dh_.rounded(in_pass), n, d_before_.rounded(hidden_in_pass));
-    d_before_.widen(panel_elements(n, hidden_), hidden_in_pass);
-
     pack_columns(dtype, a_.rows, a_.slots.row + s, n, width_,
                  row_columns_.as<float>() + column_elements(first, width_));
-    float* d_in = d_in_.as<float>() + first * width_;
-    transposed_panel_product(w_in_transposed_.as<float>(), hidden_, width_, d_before_.wide(hidden_in_pass), n,
-                             d_in);
-    unpack_panels(dtype, d_in, n, width_, at(a_.gradients.d_inputs, s * width_, dtype));
   }
 
   // Columns from `column` on of a gradient, group after group.
@@ -164,20 +128,10 @@ class Backward {
   const std::int64_t width_ = shape_.width, expert_width_ = shape_.expert_width,
                      hidden_ = shape_.hidden_width();
   const PassSize size_;
-  Buffer w_in_transposed_, w_out_transposed_, d_out_, d_in_;
+  SlotsBackward pass_;
   Buffer h_columns_, row_columns_;  // group after group
-  RoundedPanels h_, dh_, d_before_;
-  Buffer sum_in_, sum_out_;  // in fp32, where the gradients are not
+  Buffer sum_in_, sum_out_;         // in fp32, where the gradients are not
 };
-
-void set_zero(const Arguments& a, std::int64_t e) {
-  const auto bytes = [&](std::int64_t elements) {
-    return static_cast<std::size_t>(elements * size_of(a.shape.dtype));
-  };
-  const std::int64_t in = a.shape.hidden_width() * a.shape.width, out = a.shape.width * a.shape.expert_width;
-  std::memset(at(a.gradients.d_w_in, e * in, a.shape.dtype), 0, bytes(in));
-  std::memset(at(a.gradients.d_w_out, e * out, a.shape.dtype), 0, bytes(out));
-}
 
 void one_after_another(std::int64_t n, const std::function<void(std::int64_t)>& task) {
   for (std::int64_t i = 0; i < n; ++i) task(i);
@@ -203,7 +157,12 @@ void experts_backward(const ExpertShape& shape, const ExpertSlots& slots, const 
   for (auto e = experts.begin(); e != large; ++e) Backward(arguments, *e, kTogether).run(run);
   run(experts.end() - large, [&](std::int64_t i) {
     const std::int64_t e = large[i];
-    if (arguments.count(e) == 0) return set_zero(arguments, e);
+    if (arguments.count(e) == 0) {
+      const std::int64_t matrix = shape.width * shape.expert_width;
+      return zero_weight_gradients(shape,
+                                   at(gradients.d_w_in, e * shape.hidden_width() * shape.width, shape.dtype),
+                                   at(gradients.d_w_out, e * matrix, shape.dtype));
+    }
     Backward(arguments, e, kAlone).run(one_after_another);
   });
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "moesaic/kernels/activation.h"
 #include "moesaic/kernels/ordered_sum.h"
@@ -110,10 +111,13 @@ void over_rows(const ExpertInput& input, const Body& body) {
 
 }  // namespace
 
-ProductKind product_kind(std::int64_t num_slots, std::int64_t num_experts) {
+std::int64_t library_slots(std::int64_t num_experts) {
   const bool wide_vectors = at::get_cpu_capability() == "AVX512";
-  return wide_vectors && num_slots >= kLibraryRowsPerExpert * num_experts ? ProductKind::kLibrary
-                                                                          : ProductKind::kPanels;
+  return wide_vectors ? kLibraryRowsPerExpert * num_experts : std::numeric_limits<std::int64_t>::max();
+}
+
+ProductKind product_kind(std::int64_t num_slots, std::int64_t num_experts) {
+  return num_slots >= library_slots(num_experts) ? ProductKind::kLibrary : ProductKind::kPanels;
 }
 
 ExpertInput expert_input(const kernels::ExpertShape& shape, std::vector<std::int64_t> row_begin,
@@ -158,6 +162,27 @@ ExpertBackward experts_backward(ProductKind kind, const ExpertInput& input, cons
                             before.data_ptr(), w_in.data_ptr(), w_out.data_ptr(),
                             {result.d_inputs.data_ptr(), result.d_w_in.data_ptr(), result.d_w_out.data_ptr()},
                             run_tasks);
+  return result;
+}
+
+at::Tensor experts_backward_slots(const ExpertInput& input, const void* g, const at::Tensor& before,
+                                  const at::Tensor& w_in, const at::Tensor& w_out, at::Tensor h,
+                                  at::Tensor d_before) {
+  at::Tensor d_inputs = new_rows(w_in, input.num_slots(), input.shape.width);
+  kernels::experts_backward_slots(input.shape, input.slots(), g, input.expert_order_weight.data(),
+                                  before.data_ptr(), w_in.data_ptr(), w_out.data_ptr(),
+                                  {d_inputs.data_ptr(), h.data_ptr(), d_before.data_ptr()}, run_tasks);
+  return d_inputs;
+}
+
+ExpertBackward experts_backward_weights(const ExpertInput& input, std::span<const std::int64_t> place,
+                                        const void* g, const void* rows, const at::Tensor& h,
+                                        const at::Tensor& d_before, const at::Tensor& w_in,
+                                        const at::Tensor& w_out) {
+  ExpertBackward result{{}, at::empty_like(w_in), at::empty_like(w_out)};
+  kernels::experts_backward_weights(input.shape, input.slots(), place.data(), g,
+                                    input.expert_order_weight.data(), rows, h.data_ptr(), d_before.data_ptr(),
+                                    result.d_w_in.data_ptr(), result.d_w_out.data_ptr(), run_tasks);
   return result;
 }
 

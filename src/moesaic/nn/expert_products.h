@@ -6,12 +6,14 @@
 //            which the library uses, and experts have rows enough to fill them.
 //
 // Local. T, R, S, D, F, H as in dispatch.h and kernels/experts.h. Both add in fp32 and round once to dtype;
-// their bits differ. The choice depends on the CPU and on the local number of slots alone.
+// their bits differ. The choice depends on the CPU and on the local number of slots alone. By panels a slot's
+// bits do not depend on the other slots, so rows may come in chunks; by the library they might.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "moesaic/kernels/experts.h"
@@ -20,6 +22,8 @@ namespace moesaic {
 
 enum class ProductKind { kPanels, kLibrary };
 
+// From so many slots on the library is taken; where it never is, the largest number.
+std::int64_t library_slots(std::int64_t num_experts);
 ProductKind product_kind(std::int64_t num_slots, std::int64_t num_experts);
 
 // Which received rows each expert works on.
@@ -52,12 +56,22 @@ ExpertForward experts_forward(ProductKind kind, const ExpertInput& input, const 
                               const at::Tensor& w_in, const at::Tensor& w_out, bool keep);
 
 struct ExpertBackward {
-  at::Tensor d_inputs;  // [S,D] in expert order
+  at::Tensor d_inputs;  // [S,D] in expert order; undefined where the slots' step is over
   at::Tensor d_w_in, d_w_out;
 };
 // g [R,D]: gradient of each row's weighted sum.
 ExpertBackward experts_backward(ProductKind kind, const ExpertInput& input, const void* g, const void* rows,
                                 const at::Tensor& before, const at::Tensor& w_in, const at::Tensor& w_out);
+
+// The same in two steps (kernels/experts.h), by panels. Of a chunk: d_inputs [S,D]; h [S,F] and d_before
+// [S,H] are for the second step, in which slot s of `input` has row place[s] of them.
+at::Tensor experts_backward_slots(const ExpertInput& input, const void* g, const at::Tensor& before,
+                                  const at::Tensor& w_in, const at::Tensor& w_out, at::Tensor h,
+                                  at::Tensor d_before);
+ExpertBackward experts_backward_weights(const ExpertInput& input, std::span<const std::int64_t> place,
+                                        const void* g, const void* rows, const at::Tensor& h,
+                                        const at::Tensor& d_before, const at::Tensor& w_in,
+                                        const at::Tensor& w_out);
 
 // out [R,D]: each row's slots, weighted (all ones if `weighted` is false), in slot order; 0 for a row
 // without.

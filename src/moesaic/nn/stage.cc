@@ -1,5 +1,7 @@
 #include "moesaic/nn/stage.h"
 
+#include <functional>
+
 #include "moesaic/core/error.h"
 #include "moesaic/nn/attention.h"
 #include "moesaic/nn/checks.h"
@@ -38,11 +40,16 @@ StageOutput moe_feed_forward(const ModelConfig& config, int layer, std::span<con
   require_tensors("down", units[1], 1);
   const at::Tensor tokens = x.reshape({x.size(0) * x.size(1), x.size(2)});
   const Routing routing = route(config, layer, tokens, router, x.size(1), context);
-  at::Tensor y = moe_experts(context.routes[l], config.activation, routing.plan, tokens, routing.weights,
-                             units[0][0], units[1][0], &context.stats[l].route);
+  at::Tensor shared;
+  std::function<void()> run_shared;
   if (moe.num_shared_experts > 0) {
-    y = y + feed_forward(config, moe.num_shared_experts * moe.d_shared, units[2], tokens);
+    run_shared = [&] {
+      shared = feed_forward(config, moe.num_shared_experts * moe.d_shared, units[2], tokens);
+    };
   }
+  at::Tensor y = moe_experts(context.routes[l], config.activation, routing.plan, tokens, routing.weights,
+                             units[0][0], units[1][0], &context.stats[l].route, run_shared);
+  if (shared.defined()) y = y + shared;
   return {y.view(x.sizes()), routing.auxiliary};
 }
 

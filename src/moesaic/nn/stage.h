@@ -38,6 +38,7 @@ struct ExpertRoute {
   Communicator* group = nullptr;
   const Placement* placement = nullptr;
   DispatchOptions dispatch = {};  // the path of exchanged tokens
+  bool overlap = true;            // they move while this thread computes; the same bits
 };
 
 // What one MoE layer did in one micro-step; global unless said.

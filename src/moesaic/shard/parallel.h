@@ -1,6 +1,7 @@
 // parallel.h: how a model is spread over ranks. No torch.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -16,11 +17,14 @@ namespace moesaic {
 enum class ExpertsMode { kGather, kExchange };
 
 struct ParallelOptions {
-  std::vector<ExpertsMode> experts;           // one per layer (dense layers ignore theirs)
-  int exchange_size = 0;                      // ranks per exchange group; 0 = automatic (placement.h)
-  DType dtype = DType::kF32;                  // of compute and transport: kF32 or kBF16
-  std::optional<Route> route = Route::kFlat;  // of exchanged tokens; none: see DispatchOptions
-  bool overlap = true;  // gather ahead and reduce behind while stages compute; else wait. The same bits.
+  std::vector<ExpertsMode> experts;                 // one per layer (dense layers ignore theirs)
+  int exchange_size = 0;                            // ranks per exchange group; 0 = automatic (placement.h)
+  DType dtype = DType::kF32;                        // of compute and transport: kF32 or kBF16
+  std::optional<Route> route = Route::kFlat;        // of exchanged tokens; none: see DispatchOptions
+  std::optional<std::int64_t> exchange_chunks = 1;  // that they travel in; none: see DispatchOptions
+  // Gather ahead, reduce behind, and move tokens while stages compute; else wait, and exchange in one chunk.
+  // The same bits.
+  bool overlap = true;
   // How bf16 units are gathered; fp32 ones travel raw. Not set: each as it is fastest (gather_choices.h).
   std::optional<codec::Method> codec = codec::Method::kRaw;
   ReferenceMode reference = ReferenceMode::kNode;

@@ -57,8 +57,10 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
   const auto exchanged = [&](int layer) {
     return options.experts[static_cast<std::size_t>(layer)] == ExpertsMode::kExchange;
   };
+  const DispatchOptions dispatch{
+      .route = options.route, .chunks = overlap_ ? options.exchange_chunks : std::optional<std::int64_t>(1)};
   for (int layer = 0; layer < config_.num_layers; ++layer) {
-    routes_.push_back(exchanged(layer) ? ExpertRoute{&exchange_, &placement_, {.route = options.route}}
+    routes_.push_back(exchanged(layer) ? ExpertRoute{&exchange_, &placement_, dispatch, overlap_}
                                        : ExpertRoute{&self_, &gathered_placement_, {}});
   }
   for (const UnitSpec& spec : specs_) {

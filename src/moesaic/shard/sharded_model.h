@@ -7,7 +7,7 @@
 //   finish_reduce(first micro-step?)                                   after each micro-step
 //
 // prefetch and reduce run in the background (their own channels) while stages compute. Without
-// ParallelOptions::overlap, prefetch does nothing and reduce waits.
+// ParallelOptions::overlap, prefetch does nothing and reduce waits, and exchanged tokens move at once.
 #pragma once
 
 #include <cstdint>

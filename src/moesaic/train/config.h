@@ -35,6 +35,7 @@ struct CommConfig {
   double timeout_s = 600.0;
   std::int64_t ranks_per_node = 0;
   bool overlap = true;
+  std::int64_t exchange_chunks = 0;  // 0: as many as pay
 };
 
 struct CodecConfig {

@@ -107,8 +107,17 @@ SchemaSection comm_section(CommConfig& c) {
            .min = 0},
           {.key = "overlap",
            .target = &c.overlap,
-           .doc = "gather weights ahead and reduce gradients behind while layers compute; the bits are the "
-                  "same without, and less memory is needed"},
+           .doc = "gather weights ahead and reduce gradients behind while layers compute, and move tokens "
+                  "while shared experts and other chunks compute; the bits are the same without, and less "
+                  "memory is needed"},
+          {.key = "exchange_chunks",
+           .target = &c.exchange_chunks,
+           .doc =
+               "chunks that exchanged tokens travel in: experts work on one while others are under way; 0 = "
+               "for each layer and step 1 to 4, by the bytes that cross nodes and the rows that experts get; "
+               "1 without overlap; the bits are the same",
+           .min = 0,
+           .max = kMostChunks},
       }};
 }
 

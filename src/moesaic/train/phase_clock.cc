@@ -12,7 +12,7 @@ double PhaseTimes::exposed() const {
 
 double PhaseTimes::hidden() const {
   double seconds = 0;
-  for (const Phase phase : {Phase::kGather, Phase::kReduce}) {
+  for (const Phase phase : {Phase::kGather, Phase::kReduce, Phase::kExchange}) {
     const auto p = static_cast<std::size_t>(phase);
     seconds += std::max(0.0, background[p] - waiting[p]);
   }

@@ -93,6 +93,8 @@ ParallelOptions parallel_options(const Config& config) {
   options.dtype = config.train.dtype;
   options.route = config.comm.route;
   options.overlap = config.comm.overlap;
+  options.exchange_chunks.reset();
+  if (config.comm.exchange_chunks > 0) options.exchange_chunks = config.comm.exchange_chunks;
   options.codec = config.codec.method;
   options.reference = config.codec.reference;
   options.gradients = config.codec.gradients;
