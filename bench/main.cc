@@ -29,7 +29,7 @@ struct Places {
 
 std::vector<Benchmark> all_benchmarks(const Places& places) {
   return {kernels(),
-          moe_layer(),
+          moe_layer(places.python, places.peers_python),
           gates(),
           collectives(),
           overlap(),
