@@ -41,7 +41,8 @@ constexpr auto kSettle = std::chrono::milliseconds(5);
 
 const LayerShape kW1{"W1", 512, 512, 16, 1, false, 1.0},
     kW1Dropless{"W1_dropless", 512, 512, 16, 1, false, 0.0}, kW2{"W2", 512, 256, 64, 8, true, 0.0},
-    kW3{"W3", 2048, 1024, 64, 8, true, 0.0}, kTiny{"tiny", 32, 16, 8, 2, true, 0.0};
+    kW3{"W3", 2048, 1024, 64, 8, true, 0.0}, kTiny{"tiny", 32, 16, 8, 2, true, 0.0},
+    kTinySwitch{"tiny_switch", 32, 16, 8, 1, false, 1.0};
 
 // One way of computing a case.
 struct Entrant {
@@ -269,6 +270,7 @@ std::vector<LayerCase> cases_of(const std::string& size) {
   if (size == "tiny") {
     for (const bool backward : {false, true}) cases.push_back({kTiny, 40, at::kFloat, backward});
     cases.push_back({kTiny, 40, at::kBFloat16, true, 2});
+    cases.push_back({kTinySwitch, 40, at::kFloat, true});
     cases.push_back({kTiny, 40, at::kFloat, true, 2, Spread::kSkewed});
     return cases;
   }

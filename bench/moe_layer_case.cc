@@ -24,7 +24,7 @@ at::Tensor uniform(at::IntArrayRef sizes, double limit) {
 at::Tensor meant_experts(const LayerCase& layer) {
   const std::int64_t tokens = layer.num_tokens, experts = layer.shape.num_experts, k = layer.shape.top_k;
   const at::Tensor order = at::randperm(tokens, at::kLong);
-  if (layer.spread == Spread::kBalanced) {
+  if (layer.spread == Spread::kBalanced || layer.shape.capacity_factor > 0) {
     require(tokens * k % experts == 0, "moe_layer: {} slots do not spread evenly over {} experts", tokens * k,
             experts);
     return (at::arange(tokens * k, at::kLong) % experts).view({tokens, k}).index_select(0, order);

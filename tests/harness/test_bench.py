@@ -83,6 +83,8 @@ def test_moe_layer_times_both_passes_beside_floors_and_peers(tmp_path):
         ours = {row["metric"]: row for row in rows if row["case"] == case and row["variant"] == "moesaic"}
         assert {f"speedup_over_{peer}" for peer in over if peer not in here or peer.startswith("transformers")} < set(ours)
         assert times[ours["speedup_over_best_peer"]["note"]] == min(times[peer] for peer in over - {"moesaic", "floor_best"})
+    times = values(rows, "tiny_switch 40 fp32 forward+backward", "time_us")  # of the peers only DeepSpeed has such a layer
+    assert set(times) == {"moesaic", "floor_mm", "floor_best", "deepspeed"} and times["moesaic"]
     for row in rows:  # absent ones say why
         assert row["verified"] or (row["variant"] in OUTSIDE and row["note"].startswith("absent: ")), row
 
