@@ -27,7 +27,8 @@ Benchmark exchange(const ClusterOptions& options);
 Benchmark gather(const std::string& python, const std::string& traces, const ClusterOptions& options);
 Benchmark gates();
 Benchmark kernels();
-Benchmark moe_layer();
+// transformers runs in `python`, the other peers in `peers_python`.
+Benchmark moe_layer(const std::string& python, const std::string& peers_python);
 Benchmark overlap();
 Benchmark step(const std::string& python, const ClusterOptions& options);
 Benchmark train_tokens(const std::string& python);  // which runs the peers

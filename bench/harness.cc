@@ -102,7 +102,8 @@ void Report::measure(const Case& c) {
 
 void Report::add(Row row) {
   if (row.verified) {
-    say(fmt::format("{:<44} {} {} {:.6g} {}", row.name, row.variant, row.metric, row.value, row.unit));
+    say(fmt::format("{:<44} {} {} {:.6g} {}{}", row.name, row.variant, row.metric, row.value, row.unit,
+                    row.note.empty() ? "" : fmt::format(" ({})", row.note)));
   } else {
     say(fmt::format("{:<44} {} {} WRONG", row.name, row.variant, row.metric));
     row.value = std::nan("");
@@ -114,15 +115,21 @@ void Report::add(Row row) {
 void Report::fail(const std::string& name, const std::string& variant, const std::string& metric,
                   const std::string& unit, const std::string& why) {
   say(fmt::format("{:<44} WRONG: {}", name, why));
-  rows_.push_back({name, variant, metric, std::nan(""), unit, false});
+  rows_.push_back({name, variant, metric, std::nan(""), unit, false, why});
   all_verified_ = false;
+}
+
+void Report::absent(const std::string& name, const std::string& variant, const std::string& why) {
+  say(fmt::format("{:<44} {} ABSENT: {}", name, variant, why));
+  rows_.push_back({name, variant, "time_us", std::nan(""), "us", false, "absent: " + why});
 }
 
 void Report::add_all(const nlohmann::json& report) {
   for (const auto& row : report.at("rows")) {
     const auto& value = row.at("value");
     add({row.at("case"), row.at("variant"), row.at("metric"),
-         value.is_null() ? std::nan("") : value.get<double>(), row.at("unit"), row.at("verified")});
+         value.is_null() ? std::nan("") : value.get<double>(), row.at("unit"), row.at("verified"),
+         row.value("note", "")});
   }
 }
 
@@ -135,6 +142,7 @@ nlohmann::json Report::json() const {
                     {"value", std::isnan(row.value) ? nlohmann::json() : nlohmann::json(row.value)},
                     {"unit", row.unit},
                     {"verified", row.verified}});
+    if (!row.note.empty()) rows.back()["note"] = row.note;
   }
   return {{"name", name_}, {"machine", describe_machine(threads_)}, {"rows", rows}};
 }

@@ -43,6 +43,7 @@ struct Row {
   double value;
   std::string unit;
   bool verified;
+  std::string note = {};  // what a reader of the figure has to know; in the JSON where there is one
 };
 
 class Report {
@@ -57,6 +58,9 @@ class Report {
   // A case that gave a wrong result: a row without a value.
   void fail(const std::string& name, const std::string& variant, const std::string& metric,
             const std::string& unit, const std::string& why);
+  // A peer that is not here or cannot do this case: a row without a value, whose note says why. Not our
+  // fault: all_verified() stays as it is.
+  void absent(const std::string& name, const std::string& variant, const std::string& why);
 
   // The rows of another report's json(): of one made in another process.
   void add_all(const nlohmann::json& report);

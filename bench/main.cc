@@ -21,7 +21,7 @@ namespace {
 
 // What the command line can change.
 struct Places {
-  // That of the build has what train_tokens and step need; others need packages of their own.
+  // That of the build has torch and transformers; other peers need packages of their own.
   std::string python = MOESAIC_PYTHON, peers_python = MOESAIC_SOURCE_DIR "/.venv-peers/bin/python";
   std::string traces = MOESAIC_SOURCE_DIR "/.cache/codec-traces";
   ClusterOptions cluster;
@@ -29,7 +29,7 @@ struct Places {
 
 std::vector<Benchmark> all_benchmarks(const Places& places) {
   return {kernels(),
-          moe_layer(),
+          moe_layer(places.python, places.peers_python),
           gates(),
           collectives(),
           overlap(),
@@ -160,8 +160,9 @@ int main(int argc, char** argv) {
   CLI::Option* json_file = run->add_option("--json", json.path, "Also write the figures to this file");
   run->add_flag("--add", json.add, "Keep the other cases that the file has from an earlier run")
       ->needs(json_file);
-  run->add_option("--python", python,
-                  "Runs the peers written in Python (default: .venv's; .venv-peers' for ZipNN)");
+  run->add_option(
+      "--python", python,
+      "Runs the peers written in Python (default: .venv's; .venv-peers' for those of bench/peers/setup.sh)");
   run->add_option("--traces", places.traces,
                   "Keeps the weights that `codec` and `gather` record, or has them")
       ->capture_default_str();

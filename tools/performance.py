@@ -103,6 +103,38 @@ def variant_lines(rows, columns):
     return lines
 
 
+LAYER_PEERS = ["deepspeed", "transformers_eager", "transformers_grouped_mm", "torchtitan"]
+
+
+def layer_lines(rows):
+    """Of `moe_layer`, a line per case: times over floor_mm, and how many times as fast as each peer ours is."""
+    lines = ["| case | ours | floor_mm | ours / floor_mm | floor_best / floor_mm | " + " | ".join(LAYER_PEERS) + " | over the best peer | |",
+             "| --- " * (7 + len(LAYER_PEERS)) + "|"]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        of = {(row["variant"], row["metric"]): row for row in rows if row["case"] == case}
+
+        def value(variant, metric, form, of=of):
+            row = of.get((variant, metric))
+            return "" if row is None else form.format(row["value"]) if row["verified"] else "wrong"
+
+        def time(variant, of=of):
+            row = of.get((variant, "time_us"))
+            return "" if row is None else shown(row["value"] / 1000, "ms") + " ms" if row["verified"] else "wrong"
+
+        def peer(variant, of=of):
+            if not of.get((variant, "time_us"), {"verified": True})["verified"]:
+                return "absent" if of[variant, "time_us"].get("note", "").startswith("absent") else "wrong"
+            over = value(variant, "time_over_floor", "{:.2f}")
+            return over and f"{over} ({value('moesaic', 'speedup_over_' + variant, '**{:.2f}×**')})"
+        best = value("floor_best", "time_over_floor", "{:.2f}")
+        extra = [value("moesaic", "time_over_balanced", "**{:.2f}** of balanced tokens' time"),
+                 value("moesaic", "share_of_read_speed", "{:.2f} of the speed of reading the weights alone")]
+        lines.append(f"| {case} | {time('moesaic')} | {time('floor_mm')} | {value('moesaic', 'time_over_floor', '**{:.2f}**')} | "
+                     f"{best and best + ' ' + of['floor_best', 'time_us'].get('note', '')} | {' | '.join(map(peer, LAYER_PEERS))} | "
+                     f"{value('moesaic', 'speedup_over_best_peer', '**{:.2f}×**')} | {'; '.join(filter(None, extra))} |")
+    return lines
+
+
 def case_lines(rows):
     cases = {}
     for row in rows:
@@ -132,7 +164,7 @@ def table(file):
     result = json.loads(path.read_text())
     lines = {"codec": codec_lines, "step": lambda rows: variant_lines(rows, STEP_COLUMNS),
              "gather": lambda rows: variant_lines(rows, GATHER_COLUMNS),
-             "exchange": lambda rows: variant_lines(rows, EXCHANGE_COLUMNS)}.get(result["name"], case_lines)(result["rows"])
+             "exchange": lambda rows: variant_lines(rows, EXCHANGE_COLUMNS), "moe_layer": layer_lines}.get(result["name"], case_lines)(result["rows"])
     machine = result["machine"]
     about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
              f"{machine['build_type']}; at most {machine['threads']} threads.")

@@ -81,5 +81,21 @@ TEST(Harness, AFigureThatIsNotVerifiedLosesItsValue) {
   EXPECT_TRUE(report.json()["rows"][1]["value"].is_null());
 }
 
+TEST(Harness, AnAbsentPeerHasARowThatSaysWhyAndIsNotOurFault) {
+  Report report("demo", 1);
+  report.absent("W2 256", "deepspeed", "No module named 'deepspeed'");
+  report.add({"W2 256", "moesaic", "time_us", 42, "us", true, "quickly"});
+  EXPECT_TRUE(report.all_verified());
+  const nlohmann::json rows = report.json()["rows"];
+  EXPECT_TRUE(rows[0]["value"].is_null());
+  EXPECT_EQ(rows[0]["verified"], false);
+  EXPECT_EQ(rows[0]["note"], "absent: No module named 'deepspeed'");
+  EXPECT_EQ(rows[1]["note"], "quickly");
+
+  Report other("demo", 1);
+  other.add_all(report.json());
+  EXPECT_EQ(other.json()["rows"][1], rows[1]);
+}
+
 }  // namespace
 }  // namespace moesaic::bench

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def rows_of(file):
     assert set(result) == {"name", "machine", "rows"}
     assert {"cpu", "cores", "flags", "compiler", "build_type", "threads"} <= set(result["machine"])
     for row in result["rows"]:
-        assert set(row) == {"case", "variant", "metric", "value", "unit", "verified"}
+        assert set(row) - {"note"} == {"case", "variant", "metric", "value", "unit", "verified"}
         assert row["case"] == " ".join(row["case"].split()) and row["variant"] and row["metric"] and row["unit"]
         if not row["verified"]:
             assert row["value"] is None, row
@@ -62,11 +63,56 @@ def test_kernels_writes_verified_rows(tmp_path):
         assert "moesaic" in variants and len(variants) == 2, case
 
 
-def test_moe_layer_times_both_passes_against_the_floor(tmp_path):
+def values(rows, case, metric):
+    return {row["variant"]: row["value"] for row in rows if row["case"] == case and row["metric"] == metric}
+
+
+OUTSIDE = {"deepspeed", "torchtitan"}  # in an environment of their own, which is not everywhere
+
+
+def test_moe_layer_times_both_passes_beside_floors_and_peers(tmp_path):
     ran, rows = run_tiny("moe_layer", tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert {row["variant"] for row in rows} == {"moesaic", "floor_mm"}
-    assert {row["case"].split()[-1] for row in rows if row["metric"] == "time_over_floor"} == {"forward", "forward+backward"}
+    here = {"moesaic", "floor_mm", "floor_best", "transformers_eager", "transformers_grouped_mm"}
+    for case in ("tiny 40 fp32 forward", "tiny 40 fp32 forward+backward", "tiny 40 bf16 forward+backward 2 threads"):
+        times = values(rows, case, "time_us")
+        assert here <= set(times) <= here | OUTSIDE, case
+        assert all(times[variant] for variant in here)
+        over = {variant for variant in times if times[variant]} - {"floor_mm"}
+        assert set(values(rows, case, "time_over_floor")) == over
+        ours = {row["metric"]: row for row in rows if row["case"] == case and row["variant"] == "moesaic"}
+        assert {f"speedup_over_{peer}" for peer in over if peer not in here or peer.startswith("transformers")} < set(ours)
+        assert times[ours["speedup_over_best_peer"]["note"]] == min(times[peer] for peer in over - {"moesaic", "floor_best"})
+    times = values(rows, "tiny_switch 40 fp32 forward+backward", "time_us")  # of the peers only DeepSpeed has such a layer
+    assert set(times) == {"moesaic", "floor_mm", "floor_best", "deepspeed"} and times["moesaic"]
+    for row in rows:  # absent ones say why
+        assert row["verified"] or (row["variant"] in OUTSIDE and row["note"].startswith("absent: ")), row
+
+
+def test_moe_layer_without_peers_says_why_and_times_the_rest(tmp_path):
+    ran, rows = run_tiny("moe_layer", tmp_path, "--python", str(tmp_path / "absent"))
+    assert ran.returncode == 0 and "ABSENT" in ran.stdout
+    why = {row["variant"]: row["note"] for row in rows if row["case"] == "tiny 40 fp32 forward" and not row["verified"]}
+    assert set(why) == {"deepspeed", "transformers_eager", "transformers_grouped_mm"}
+    assert all("cannot start" in note for note in why.values()) and "setup.sh deepspeed" in why["deepspeed"]
+    assert not [row for row in rows if row["metric"].startswith("speedup")]
+    skewed = "tiny 40 fp32 forward+backward skewed 2 threads"
+    assert set(values(rows, skewed, "time_us")) == {"moesaic", "moesaic_balanced"}
+    assert set(values(rows, skewed, "time_over_balanced")) == {"moesaic"}
+
+
+def test_a_peer_of_moe_layer_with_other_results_has_no_time(tmp_path):
+    program = tmp_path / "python"  # the peer's own program, with one line more
+    peers = tmp_path / "peers"
+    shutil.copytree(ROOT / "bench" / "peers", peers)
+    wrong = peers / "moe_transformers.py"
+    wrong.write_text(wrong.read_text().replace("norm_topk_prob=True", "norm_topk_prob=False"))
+    program.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" "{peers}/moe_layers.py" "$@"\n')
+    program.chmod(0o755)
+    ran, rows = run_tiny("moe_layer", tmp_path, "--python", str(program))
+    assert ran.returncode == 1 and "WRONG: transformers_grouped_mm: the output differs by" in ran.stdout
+    times = values(rows, "tiny 40 fp32 forward", "time_us")
+    assert times["moesaic"] and times["transformers_grouped_mm"] is None and times["transformers_eager"] is None
 
 
 def test_gates_times_every_gate_against_plain_pytorch(tmp_path):
