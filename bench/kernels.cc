@@ -1,5 +1,6 @@
 // Each kernel against memcpy of as many bytes as it reads and writes (half of them copied), on one thread;
-// top_k against std::partial_sort of each row's indices. Every result is compared with the oracle's.
+// top_k against std::partial_sort of each row's indices; experts: expert_kernels.h. Every result is compared
+// with the oracle's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <span>
 
 #include "bench/benchmarks.h"
+#include "bench/expert_kernels.h"
 #include "moesaic/core/bf16.h"
 #include "moesaic/core/buffer.h"
 #include "moesaic/core/rng.h"
@@ -289,13 +291,15 @@ void run_kernels(Report& report, const std::string& size) {
   counting(report, shape.rows);
   selections(report, shape.rows, 8, 2);
   selections(report, shape.rows, 64, 8);
+  selections(report, shape.rows, 256, 16);
+  expert_kernels(report, size);
 }
 
 }  // namespace
 
 Benchmark kernels() {
   return {.name = "kernels",
-          .about = "Each CPU kernel against memcpy of the same bytes; top_k against std::partial_sort",
+          .about = "Each CPU kernel against what limits it: memcpy or a read of the same bytes, plain torch",
           .threads = 1,
           .sizes = {"small", "medium", "large"},
           .run = run_kernels};
