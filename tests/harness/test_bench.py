@@ -93,7 +93,9 @@ def test_overlap_gives_the_same_losses_and_both_times(tmp_path):
     steps = {(row["case"], row["variant"]) for row in rows if row["metric"] == "step_us"}
     cases = {f"{where} W2 {experts}{link}" for experts in ("gather", "exchange")
              for where, link in (("inproc", ""), ("inproc", " emulated 1gbit"), ("mpi", ""))}
-    assert steps == {(case, variant) for case in cases for variant in ("overlap", "no_overlap")}
+    chunks = ("inproc W2 chunks", "inproc W2 chunks emulated 1gbit")
+    assert steps == ({(case, variant) for case in cases for variant in ("overlap", "no_overlap")}
+                     | {(case, variant) for case in chunks for variant in ("4_chunks", "1_chunk")})
 
 
 def test_train_tokens_compares_with_the_pytorch_model(tmp_path):
