@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -60,8 +61,10 @@ void list() {
 }
 
 // Returns the exit status.
-// What an earlier run of the benchmark left in `path`; it must be of this machine.
+// What an earlier run of the benchmark left in `path`, if one did; it must be of this machine.
 nlohmann::json earlier_report(const std::string& path, const Report& report) {
+  if (!std::filesystem::exists(path) || std::filesystem::is_empty(path))
+    return {{"rows", nlohmann::json::array()}};
   std::ifstream file(path);
   if (!file) throw IoError(fmt::format("--add: {} cannot be read", path));
   const nlohmann::json earlier = nlohmann::json::parse(file, nullptr, false), now = report.json();
