@@ -126,7 +126,8 @@ def test_a_stopped_rank_is_lost_after_the_timeout_and_no_process_stays(tmp_path,
     ended = drill(config, tmp_path / "run", "stop", 1, "backward", "layer", mpi=True)
     assert ended.returncode != 0
     assert f"for {TIMEOUT * 1000} ms; it still waits for" in ended.stderr
-    assert re.search(r"still waits for .*from rank 1\b", ended.stderr), ended.stderr
+    # What it had to send may all have been sent.
+    assert re.search(r"rank [02] made no progress .*still waits for .*(from|to) rank 1\b", ended.stderr), ended.stderr
     goes_on_as_if_nothing_had_been(setting, tmp_path / "run", 2)
 
 
@@ -144,7 +145,7 @@ def test_a_save_that_takes_longer_than_the_timeout_is_no_loss(tmp_path, name, ra
 def test_the_same_silence_elsewhere_is_a_loss(tmp_path):
     # Or the test above would show nothing.
     ended = drill(write_config(tmp_path, **IMPATIENT), tmp_path / "run", "stall", 1, "backward", "layer", mpi=False, step=3)
-    assert ended.returncode == FAILURE and "made no progress" in ended.stderr and "from rank 1" in ended.stderr
+    assert ended.returncode == FAILURE and re.search(r"made no progress .*(from|to) rank 1\b", ended.stderr), ended.stderr
 
 
 # ---- signals that ask for an end ----
