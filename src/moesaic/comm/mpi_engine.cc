@@ -16,11 +16,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-// A thread that waits looks without pause for so long, counted from the last message that moved: as long as a
-// short message takes, and what is under way inside the host at the pace of a copy. (Nor does it yield: on a
-// busy machine that would cost it its turn.)
-constexpr microseconds kShortMessage{50};
-constexpr std::int64_t kCopiedPerMicrosecond = 4'000;
+// A thread that waits looks without pause for so long, counted from the last message that moved. (Nor does it
+// yield: on a busy machine that would cost it its turn.)
+constexpr microseconds kAttentive{50};
 // Between two looks at messages that do not move, the engine's thread sleeps for 1/16 of the time since one
 // last did.
 constexpr microseconds kShortestPause{20};
@@ -75,17 +73,13 @@ void MpiEngine::post(std::shared_ptr<MpiEntry> entry) {
   entry->pieces_left =
       entry->bytes <= piece_bytes_ ? 1 : 1 + (entry->bytes + piece_bytes_ - 1) / piece_bytes_;
   const std::lock_guard lock(mutex_);
-  bytes_near_ += near_bytes(*entry);
   queue_.push_back(std::move(entry));
 }
 
 std::uint64_t MpiEngine::wait(std::uint64_t seen, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   if (may_help_) {
-    const auto attentive = [this] {
-      return kShortMessage + microseconds(bytes_near_ / kCopiedPerMicrosecond);
-    };
-    auto attentive_until = Clock::now() + attentive();
+    auto attentive_until = Clock::now() + kAttentive;
     while (pulse.count() == seen && !frozen_) {
       const auto now = Clock::now();
       if (now >= std::min(attentive_until, deadline)) break;
@@ -94,7 +88,7 @@ std::uint64_t MpiEngine::wait(std::uint64_t seen, Clock::time_point deadline) {
         std::this_thread::yield();
         lock.lock();
       } else if (turn(lock)) {
-        attentive_until = now + attentive();
+        attentive_until = now + kAttentive;
       }
     }
     if (pulse.count() != seen) return pulse.count();
@@ -163,19 +157,6 @@ void MpiEngine::start() {
   MPI_Comm_rank(whole_, &rank_);
   MPI_Comm_size(whole_, &world_size_);
   may_help_ = provided >= MPI_THREAD_SERIALIZED;
-  find_near();
-}
-
-void MpiEngine::find_near() {
-  MPI_Comm host = MPI_COMM_NULL;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
-  int size = 0;
-  MPI_Comm_size(host, &size);
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  MPI_Allgather(&rank_, 1, MPI_INT, ranks.data(), 1, MPI_INT, host);
-  MPI_Comm_free(&host);
-  is_near_.assign(static_cast<std::size_t>(world_size_), false);
-  for (const int rank : ranks) is_near_[static_cast<std::size_t>(rank)] = true;
 }
 
 void MpiEngine::serve() {
@@ -290,7 +271,6 @@ void MpiEngine::complete(const Piece& piece, int error, const MPI_Status& status
     entry.stage = MpiStage::kSizesDiffer;
   }
   // In this order: who sees the stage may let go of the message, and at no pieces left the buffer is free.
-  if (entry.pieces_left == 1) bytes_near_ -= near_bytes(entry);
   if (--entry.pieces_left == 0 && entry.stage == MpiStage::kUnderWay) entry.stage = MpiStage::kDone;
 }
 

@@ -65,10 +65,6 @@ class MpiEngine {
 
   void run();
   void start();
-  void find_near();
-  std::int64_t near_bytes(const MpiEntry& entry) const {
-    return is_near_[static_cast<std::size_t>(entry.peer)] ? entry.bytes : 0;
-  }
   void serve();
   // Begins what was posted and looks at what is under way. `lock` holds mutex_, nobody is in a call, nothing
   // is frozen. True when something moved.
@@ -85,14 +81,12 @@ class MpiEngine {
   const std::int64_t piece_bytes_;
   int rank_ = 0;
   int world_size_ = 0;
-  std::vector<bool> is_near_;  // by rank: of the same host
 
   std::mutex mutex_;
   std::condition_variable wake_;     // for the engine: something to do
   std::condition_variable settled_;  // from the engine: MPI is up; no call is running
   std::vector<std::shared_ptr<MpiEntry>> queue_;
-  std::atomic<std::int64_t> bytes_near_{0};  // under way inside the host
-  int sleepers_ = 0;                         // threads that left their messages to the engine's
+  int sleepers_ = 0;  // threads that left their messages to the engine's
   bool started_ = false;
   bool may_help_ = false;  // MPI lets other threads in
   bool in_call_ = false;
