@@ -49,13 +49,6 @@ class Backward {
   }
 
   void run(const RunTasks& run) {
-    run(2, [&](std::int64_t i) {
-      if (i == 0) {
-        pass_.transpose_in(at(a_.w_in, e_ * hidden_ * width_, shape_.dtype));
-      } else {
-        pass_.transpose_out(at(a_.w_out, e_ * width_ * expert_width_, shape_.dtype));
-      }
-    });
     const std::int64_t begin = a_.slots.begin[e_], end = a_.slots.begin[e_ + 1];
     for (std::int64_t s = begin; s < end; s += size_.slots) {
       const std::int64_t n = std::min(size_.slots, end - s);
@@ -99,7 +92,8 @@ class Backward {
     const DType dtype = shape_.dtype;
     const void* kept = at(
         a_.before, a_.before_begin[static_cast<std::size_t>(e_)] + (s - a_.slots.begin[e_]) * hidden_, dtype);
-    pass_.run(a_.g, a_.slots.row + s, a_.slot_weight + s, kept, first, n,
+    pass_.run(a_.g, a_.slots.row + s, a_.slot_weight + s, kept, at(a_.w_in, e_ * hidden_ * width_, dtype),
+              at(a_.w_out, e_ * width_ * expert_width_, dtype), first, n,
               at(a_.gradients.d_inputs, s * width_, dtype));
     columns_of_panels(pass_.h(first), n, expert_width_,
                       h_columns_.as<float>() + column_elements(first, expert_width_));

@@ -58,11 +58,10 @@ void experts_backward_slots(const ExpertShape& shape, const ExpertSlots& slots, 
   run(shape.num_experts, [&](std::int64_t e) {
     if (slots_of(slots, e) == 0) return;
     SlotsBackward part(shape, std::min(kSlots, slots_of(slots, e)));
-    part.transpose_in(at(w_in, e * hidden * width, dtype));
-    part.transpose_out(at(w_out, e * width * expert_width, dtype));
     for_each_pass(slots, e, [&](std::int64_t s, std::int64_t n) {
       const std::int64_t kept = before_begin[static_cast<std::size_t>(e)] + (s - slots.begin[e]) * hidden;
-      part.run(g, slots.row + s, slot_weight + s, at(before, kept, dtype), 0, n,
+      part.run(g, slots.row + s, slot_weight + s, at(before, kept, dtype),
+               at(w_in, e * hidden * width, dtype), at(w_out, e * width * expert_width, dtype), 0, n,
                at(gradients.d_inputs, s * width, dtype));
       unpack_panels(dtype, part.h(), n, expert_width, at(gradients.h, s * expert_width, dtype));
       unpack_panels(dtype, part.d_before(), n, hidden, at(gradients.d_before, s * hidden, dtype));

@@ -21,24 +21,15 @@ void activate_backward(const ExpertShape& shape, const void* before, const void*
 
 SlotsBackward::SlotsBackward(const ExpertShape& shape, std::int64_t slots)
     : shape_(shape),
-      w_in_transposed_(floats(transposed_elements(shape.hidden_width(), shape.width))),
-      w_out_transposed_(floats(transposed_elements(shape.width, shape.expert_width))),
       d_out_(floats(panel_elements(slots, shape.width))),
       d_in_(floats(panel_elements(slots, shape.width))),
       h_(shape.dtype, panel_elements(slots, shape.expert_width)),
       dh_(shape.dtype, panel_elements(slots, shape.expert_width)),
       d_before_(shape.dtype, panel_elements(slots, shape.hidden_width())) {}
 
-void SlotsBackward::transpose_in(const void* w_in) {
-  pack_transposed(shape_.dtype, w_in, shape_.hidden_width(), shape_.width, w_in_transposed_.as<float>());
-}
-
-void SlotsBackward::transpose_out(const void* w_out) {
-  pack_transposed(shape_.dtype, w_out, shape_.width, shape_.expert_width, w_out_transposed_.as<float>());
-}
-
 void SlotsBackward::run(const void* g, const std::int64_t* row, const float* slot_weight, const void* before,
-                        std::int64_t first, std::int64_t n, void* d_inputs) {
+                        const void* w_in, const void* w_out, std::int64_t first, std::int64_t n,
+                        void* d_inputs) {
   const DType dtype = shape_.dtype;
   const std::int64_t width = shape_.width, expert_width = shape_.expert_width, hidden = shape_.hidden_width();
   const std::int64_t at_h = first * expert_width, at_before = first * hidden;
@@ -47,14 +38,13 @@ void SlotsBackward::run(const void* g, const std::int64_t* row, const float* slo
   activate_panels(shape_, before, n, h_.rounded(at_h));
   h_.widen(panel_elements(n, expert_width), at_h);
 
-  transposed_panel_product(w_out_transposed_.as<float>(), width, expert_width, d_out(first), n,
-                           dh_.wide(at_h));
+  transposed_panel_product(dtype, w_out, width, expert_width, d_out(first), n, dh_.wide(at_h));
   dh_.round(panel_elements(n, expert_width), at_h);
   activate_backward(shape_, before, dh_.rounded(at_h), n, d_before_.rounded(at_before));
   d_before_.widen(panel_elements(n, hidden), at_before);
 
   float* d_in = d_in_.as<float>() + first * width;
-  transposed_panel_product(w_in_transposed_.as<float>(), hidden, width, d_before(first), n, d_in);
+  transposed_panel_product(dtype, w_in, hidden, width, d_before(first), n, d_in);
   unpack_panels(dtype, d_in, n, width, d_inputs);
 }
 

@@ -9,7 +9,7 @@
 
 namespace moesaic::kernels {
 
-// Memory for panels of slots of one expert, and its matrices ready for the products backward.
+// Memory for panels of slots of one expert.
 class SlotsBackward {
  public:
   // For `slots` at most.
@@ -17,14 +17,11 @@ class SlotsBackward {
   SlotsBackward(const SlotsBackward&) = delete;
   SlotsBackward& operator=(const SlotsBackward&) = delete;
 
-  // w_in [H,D], w_out [D,F] of the expert; before run().
-  void transpose_in(const void* w_in);
-  void transpose_out(const void* w_out);
-
-  // n slots, whose entries of `row`, `slot_weight` and `before` begin there, in panels from slot `first` on;
-  // d_inputs [n,D]. Groups of slots that do not overlap may run at once.
+  // n slots, whose entries of `row`, `slot_weight` and `before` begin there, in panels from slot `first` on,
+  // by the expert's w_in [H,D] and w_out [D,F]; d_inputs [n,D]. Groups of slots that do not overlap may run
+  // at once.
   void run(const void* g, const std::int64_t* row, const float* slot_weight, const void* before,
-           std::int64_t first, std::int64_t n, void* d_inputs);
+           const void* w_in, const void* w_out, std::int64_t first, std::int64_t n, void* d_inputs);
 
   // Panels of slots from `first` on: slot_weight * g, h, and the gradient of the pre-activations.
   float* d_out(std::int64_t first = 0) { return d_out_.as<float>() + first * shape_.width; }
@@ -33,7 +30,7 @@ class SlotsBackward {
 
  private:
   const ExpertShape& shape_;
-  Buffer w_in_transposed_, w_out_transposed_, d_out_, d_in_;
+  Buffer d_out_, d_in_;
   RoundedPanels h_, dh_, d_before_;
 };
 

@@ -3,6 +3,7 @@
 #include "moesaic/kernels/panels.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "moesaic/core/buffer.h"
 #include "moesaic/core/simd_targets.h"
@@ -26,34 +27,30 @@ static_assert(kLanes <= kPanelRows / 2, "the last panel may be half as wide");
 constexpr std::int64_t kDepth = 256;
 constexpr std::int64_t kBlockRows = 32 * kTileRows;
 
-// The left factor: element (r, i) of segment s at data[s * segment + r * row + i * step].
+// The left factor: element (r, i) at data[r * row + i * step].
 struct Left {
   const float* data;
-  std::int64_t row, step, segment;
+  std::int64_t row, step;
 };
 
-// c[r] (row stride c_row) = (add ? c[r] : 0) + sum over i of left(r, i) * right[i], i through `segments`
-// segments of `length`, the last of `last_length`; the right factor's rows of kVectors vectors lie back to
-// back.
+// c[r] (row stride c_row) = (add ? c[r] : 0) + sum over i < length of left(r, i) * right[i]; the right
+// factor's rows of kVectors vectors lie back to back.
 template <int kRows, int kVectors>
-HWY_INLINE void tile(const Left& left, const float* right, std::int64_t segments, std::int64_t length,
-                     std::int64_t last_length, bool add, float* c, std::int64_t c_row) {
+HWY_INLINE void tile(const Left& left, const float* right, std::int64_t length, bool add, float* c,
+                     std::int64_t c_row) {
   Vector sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
       sum[r][v] = add ? load_vector(c + r * c_row + v * kLanes) : hn::Zero(F32());
     }
   }
-  for (std::int64_t s = 0; s < segments; ++s) {
-    const float* a = left.data + s * left.segment;
-    const std::int64_t end = s + 1 == segments ? last_length : length;
-    for (std::int64_t i = 0; i < end; ++i, a += left.step, right += kVectors * kLanes) {
-      Vector b[kVectors];
-      for (int v = 0; v < kVectors; ++v) b[v] = load_vector(right + v * kLanes);
-      for (int r = 0; r < kRows; ++r) {
-        const Vector x = hn::Set(F32(), a[r * left.row]);
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, b[v], sum[r][v]);
-      }
+  const float* a = left.data;
+  for (std::int64_t i = 0; i < length; ++i, a += left.step, right += kVectors * kLanes) {
+    Vector b[kVectors];
+    for (int v = 0; v < kVectors; ++v) b[v] = load_vector(right + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const Vector x = hn::Set(F32(), a[r * left.row]);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, b[v], sum[r][v]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -105,34 +102,37 @@ class Ahead {
   std::int64_t row_bytes_ = 0, stride_bytes_ = 0, lines_per_step_ = 0, column_ = 0;
 };
 
+// Rows and columns of the left factor that are made ready at once.
+struct Block {
+  std::int64_t rows, depth;
+};
+
 // The left factor is taken block by block: kBlockRows rows by kDepth columns stay in the second-level cache,
 // and every panel comes past them once. prepare(r, rows, i, depth) is told of each block before left_of(r) is
 // asked for its tiles, which begin at column i; ahead_of(r, rows, i, depth, steps) gives the Ahead of the
 // next block.
 template <typename Prepare, typename NextBlock, typename LeftOf>
-HWY_INLINE void multiply_panels(const Prepare& prepare, const NextBlock& ahead_of, const LeftOf& left_of,
-                                std::int64_t m, std::int64_t k, const float* in, std::int64_t n, float* out) {
-  // A single panel uses every weight once: then they are read straight through, a tile's rows at a time.
-  const bool once = n <= kPanelRows;
-  const std::int64_t block_rows = once ? kTileRows : kBlockRows, block_depth = once ? k : kDepth;
-  for (std::int64_t first = 0; first < m; first += block_rows) {
-    const std::int64_t end = std::min(m, first + block_rows);
-    for (std::int64_t i = 0; i == 0 || i < k; i += block_depth) {
-      const std::int64_t depth = std::min(block_depth, k - i);
+HWY_INLINE void multiply_panels(Block block, const Prepare& prepare, const NextBlock& ahead_of,
+                                const LeftOf& left_of, std::int64_t m, std::int64_t k, const float* in,
+                                std::int64_t n, float* out) {
+  for (std::int64_t first = 0; first < m; first += block.rows) {
+    const std::int64_t end = std::min(m, first + block.rows);
+    for (std::int64_t i = 0; i == 0 || i < k; i += block.depth) {
+      const std::int64_t depth = std::min(block.depth, k - i);
       prepare(first, end - first, i, depth);
-      const bool down = i + block_depth >= k;
-      const std::int64_t next_first = down ? end : first, next_i = down ? 0 : i + block_depth;
+      const bool down = i + block.depth >= k;
+      const std::int64_t next_first = down ? end : first, next_i = down ? 0 : i + block.depth;
       const std::int64_t tiles =
           (n + kPanelRows - 1) / kPanelRows * ((end - first + kTileRows - 1) / kTileRows);
-      Ahead ahead = next_first < m ? ahead_of(next_first, std::min(m - next_first, block_rows), next_i,
-                                              std::min(block_depth, k - next_i), tiles)
+      Ahead ahead = next_first < m ? ahead_of(next_first, std::min(m - next_first, block.rows), next_i,
+                                              std::min(block.depth, k - next_i), tiles)
                                    : Ahead();
       for (std::int64_t slot = 0; slot < n; slot += kPanelRows) {
         const std::int64_t lanes = panel_lanes(n - slot);
         for (std::int64_t r = first; r < end; r += kTileRows) {
           ahead.step();
-          panel_tile(std::min(kTileRows, end - r), lanes, left_of(r, i), in + slot * k + i * lanes,
-                     std::int64_t{1}, depth, depth, i > 0, out + slot * m + r * lanes, lanes);
+          panel_tile(std::min(kTileRows, end - r), lanes, left_of(r), in + slot * k + i * lanes, depth, i > 0,
+                     out + slot * m + r * lanes, lanes);
         }
       }
     }
@@ -143,11 +143,13 @@ void PanelProduct(DType dtype, const void* w, std::int64_t m, std::int64_t k, co
                   float* out) {
   for_row_dtype(dtype, "panel_product", [&](auto element) {
     using T = decltype(element);
+    // A single panel uses every weight once: then they are read straight through, a tile's rows at a time.
+    const Block block = n <= kPanelRows ? Block{kTileRows, k} : Block{kBlockRows, kDepth};
     // The block as fp32, its rows close together: in place, rows of 2^n elements share sets of the cache.
-    const std::int64_t stride = (n <= kPanelRows ? k : kDepth) + kPanelRows;
-    const std::int64_t held_rows = n <= kPanelRows ? kTileRows : std::min(m, kBlockRows);
+    const std::int64_t stride = block.depth + kPanelRows, held_rows = std::min(m, block.rows);
     Buffer near(held_rows * stride * static_cast<std::int64_t>(sizeof(float)));
     multiply_panels(
+        block,
         [&](std::int64_t first, std::int64_t rows, std::int64_t i, std::int64_t depth) {
           for (std::int64_t row = 0; row < rows; ++row) {
             const T* from = static_cast<const T*>(w) + (first + row) * k + i;
@@ -161,98 +163,105 @@ void PanelProduct(DType dtype, const void* w, std::int64_t m, std::int64_t k, co
           return Ahead(reinterpret_cast<const std::byte*>(static_cast<const T*>(w) + row * k + i), rows,
                        depth * kBytes, k * kBytes, steps);
         },
-        [&](std::int64_t r, std::int64_t) {
-          return Left{near.as<float>() + r % held_rows * stride, stride, 1, 0};
+        [&](std::int64_t r) {
+          return Left{near.as<float>() + r % block.rows * stride, stride, 1};
         },
         m, k, in, n, out);
   });
 }
 
-// Between blocks of columns: not a multiple of a page, or the blocks' rows would all fall into one set of the
-// cache.
-std::int64_t transposed_stride(std::int64_t m) { return m * kTileRows + kPanelRows; }
+// A block of the transpose, `rows` columns of w by `depth` of its rows, in tiles [depth][kTileRows] that lie
+// kTransposedTile apart: not a multiple of a page, or they would share sets of the cache.
+constexpr std::int64_t kTransposedTile = kTileRows * kDepth + kPanelRows;
 
-std::int64_t TransposedElements(std::int64_t m, std::int64_t k) {
-  return (k + kTileRows - 1) / kTileRows * transposed_stride(m);
+template <typename T>
+HWY_INLINE void pack_transposed(const T* w, std::int64_t row_elements, std::int64_t columns_left,
+                                std::int64_t rows, std::int64_t depth, float* tiles) {
+  static_assert(kTileRows <= kLanes);
+  for (std::int64_t i = 0; i < depth; ++i, w += row_elements) {
+    float* to = tiles + i * kTileRows;
+    std::int64_t r = 0;
+    // Whole vectors: what one writes past its tile's columns, the next row writes over.
+    for (; r < rows && r + kLanes <= columns_left; r += kTileRows, to += kTransposedTile) {
+      store_vector(to, load_vector(w + r));
+    }
+    for (; r < rows; r += kTileRows, to += kTransposedTile) {
+      for (std::int64_t c = 0; c < std::min(kTileRows, rows - r); ++c) to[c] = load(w[r + c]);
+    }
+  }
 }
 
-// Blocks of kTileRows columns, each [M][kTileRows].
-void PackTransposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, float* packed) {
-  static_assert(kTileRows <= kLanes);
-  const std::int64_t stride = transposed_stride(m);
-  for_row_dtype(dtype, "pack_transposed", [&](auto element) {
+void TransposedPanelProduct(DType dtype, const void* w, std::int64_t m, std::int64_t k, const float* in,
+                            std::int64_t n, float* out) {
+  for_row_dtype(dtype, "transposed_panel_product", [&](auto element) {
     using T = decltype(element);
-    // A few rows at a time, so that what is read stays in the first-level cache and what is written is not
-    // scattered.
-    constexpr std::int64_t kChunk = 16;
-    for (std::int64_t chunk = 0; chunk < m; chunk += kChunk) {
-      const std::int64_t end = std::min(m, chunk + kChunk);
-      for (std::int64_t column = 0; column < k; column += kTileRows) {
-        float* to = packed + column / kTileRows * stride;
-        for (std::int64_t i = chunk; i < end; ++i) {
-          const T* from = static_cast<const T*>(w) + i * k + column;
-          // Whole vectors: what one writes past its columns, the next row writes over. The last row has no
-          // next.
-          if (i + 1 < end && column + kLanes <= k) {
-            store_vector(to + i * kTileRows, load_vector(from));
-          } else {
-            for (std::int64_t c = 0; c < std::min(kTileRows, k - column); ++c) {
-              to[i * kTileRows + c] = load(from[c]);
-            }
-          }
-        }
-      }
-    }
+    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
+    const T* matrix = static_cast<const T*>(w);
+    const std::int64_t held_tiles = (std::min(k, kBlockRows) + kTileRows - 1) / kTileRows;
+    Buffer near(held_tiles * kTransposedTile * static_cast<std::int64_t>(sizeof(float)));
+    multiply_panels(
+        Block{kBlockRows, kDepth},
+        [&](std::int64_t first, std::int64_t rows, std::int64_t i, std::int64_t depth) {
+          pack_transposed(matrix + i * k + first, k, k - first, rows, depth, near.as<float>());
+        },
+        [&](std::int64_t first, std::int64_t rows, std::int64_t i, std::int64_t depth, std::int64_t steps) {
+          return Ahead(reinterpret_cast<const std::byte*>(matrix + i * k + first), depth, rows * kBytes,
+                       k * kBytes, steps);
+        },
+        [&](std::int64_t r) {
+          return Left{near.as<float>() + r % kBlockRows / kTileRows * kTransposedTile, 1, kTileRows};
+        },
+        k, m, in, n, out);
   });
 }
 
-void TransposedPanelProduct(const float* packed, std::int64_t m, std::int64_t k, const float* in,
-                            std::int64_t n, float* out) {
-  multiply_panels(
-      [](std::int64_t, std::int64_t, std::int64_t, std::int64_t) {},
-      [](std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) { return Ahead(); },
-      [&](std::int64_t r, std::int64_t i) {
-        return Left{packed + r / kTileRows * transposed_stride(m) + i * kTileRows, 1, kTileRows, 0};
-      },
-      k, m, in, n, out);
-}
+// Known when compiled: or the compiler copies a few lanes by a call.
+template <std::int64_t kCount>
+using Lanes = std::integral_constant<std::int64_t, kCount>;
 
 void OuterProduct(const float* a, std::int64_t m, const float* b, std::int64_t k, std::int64_t n, bool add,
                   float* out, std::int64_t stride) {
   constexpr int kVectors = kPanelRows / kLanes;
-  const std::int64_t segments = (n + kPanelRows - 1) / kPanelRows;
-  if (segments == 0) {
+  if (n == 0) {
     for (std::int64_t r = 0; !add && r < m; ++r) std::fill_n(out + r * stride, k, 0.0f);
     return;
   }
-  const std::int64_t last_length = n - (segments - 1) * kPanelRows, last_lanes = panel_lanes(last_length);
+  // A tile's rows of all panels side by side: in place, panels of 2^n rows share sets of the cache.
+  Buffer near(kTileRows * (n + kPanelRows) * static_cast<std::int64_t>(sizeof(float)));
+  const std::int64_t row = n + kPanelRows;
   float edge[kTileRows * kPanelRows];
-  for (std::int64_t column = 0; column < k; column += kPanelRows, b += n * kPanelRows) {
-    const std::int64_t columns = std::min(kPanelRows, k - column);
-    for (std::int64_t r = 0; r < m; r += kTileRows) {
-      const std::int64_t rows = std::min(kTileRows, m - r);
-      const bool whole = columns == kPanelRows;
+  const auto copy = [&](const float* from, std::int64_t rows, auto lanes, float* to) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t v = 0; v < lanes; v += kLanes) {
+        store_vector(to + i * row + v, load_vector(from + i * lanes + v));
+      }
+    }
+  };
+  for (std::int64_t r = 0; r < m; r += kTileRows) {
+    const std::int64_t rows = std::min(kTileRows, m - r);
+    for (std::int64_t slot = 0; slot < n; slot += kPanelRows) {
+      const float* from = a + slot * m;
+      float* to = near.as<float>() + slot;
+      if (panel_lanes(n - slot) == kPanelRows) {
+        copy(from + r * kPanelRows, rows, Lanes<kPanelRows>(), to);
+      } else {
+        copy(from + r * kPanelRows / 2, rows, Lanes<kPanelRows / 2>(), to);
+      }
+    }
+    const Left left{near.as<float>(), row, 1};
+    for (std::int64_t column = 0; column < k; column += kPanelRows) {
+      const float* right = b + column * n;
       float* c = out + r * stride + column;
-      float* target = whole ? c : edge;
-      const std::int64_t c_row = whole ? stride : kPanelRows;
-      if (!whole && add) {
-        for (std::int64_t i = 0; i < rows; ++i) std::copy_n(c + i * stride, columns, edge + i * kPanelRows);
+      const std::int64_t columns = std::min(kPanelRows, k - column);
+      if (columns == kPanelRows) {
+        tile_of<kTileRows, kVectors>(rows, left, right, n, add, c, stride);
+        continue;
       }
-      // The last panel may have 8 lanes, its rows another stride: a second call carries the sums on.
-      const bool narrow = last_lanes != kPanelRows;
-      const std::int64_t wide = narrow ? segments - 1 : segments;
-      if (wide > 0) {
-        tile_of<kTileRows, kVectors>(rows, Left{a + r * kPanelRows, kPanelRows, 1, kPanelRows * m}, b, wide,
-                                     kPanelRows, narrow ? kPanelRows : last_length, add, target, c_row);
+      for (std::int64_t i = 0; add && i < rows; ++i) {
+        std::copy_n(c + i * stride, columns, edge + i * kPanelRows);
       }
-      if (narrow) {
-        tile_of<kTileRows, kVectors>(rows, Left{a + wide * kPanelRows * m + r * last_lanes, last_lanes, 1, 0},
-                                     b + wide * kPanelRows * kPanelRows, std::int64_t{1}, last_length,
-                                     last_length, add || wide > 0, target, c_row);
-      }
-      if (!whole) {
-        for (std::int64_t i = 0; i < rows; ++i) std::copy_n(edge + i * kPanelRows, columns, c + i * stride);
-      }
+      tile_of<kTileRows, kVectors>(rows, left, right, n, add, &edge[0], kPanelRows);
+      for (std::int64_t i = 0; i < rows; ++i) std::copy_n(edge + i * kPanelRows, columns, c + i * stride);
     }
   }
 }
@@ -264,8 +273,6 @@ HWY_AFTER_NAMESPACE();
 namespace moesaic::kernels {
 
 HWY_EXPORT(PanelProduct);
-HWY_EXPORT(TransposedElements);
-HWY_EXPORT(PackTransposed);
 HWY_EXPORT(TransposedPanelProduct);
 HWY_EXPORT(OuterProduct);
 
@@ -274,17 +281,9 @@ void panel_product(DType dtype, const void* w, std::int64_t m, std::int64_t k, c
   HWY_DYNAMIC_DISPATCH(PanelProduct)(dtype, w, m, k, in, n, out);
 }
 
-std::int64_t transposed_elements(std::int64_t m, std::int64_t k) {
-  return HWY_DYNAMIC_DISPATCH(TransposedElements)(m, k);
-}
-
-void pack_transposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, float* packed, Stream) {
-  HWY_DYNAMIC_DISPATCH(PackTransposed)(dtype, w, m, k, packed);
-}
-
-void transposed_panel_product(const float* packed, std::int64_t m, std::int64_t k, const float* in,
+void transposed_panel_product(DType dtype, const void* w, std::int64_t m, std::int64_t k, const float* in,
                               std::int64_t n, float* out, Stream) {
-  HWY_DYNAMIC_DISPATCH(TransposedPanelProduct)(packed, m, k, in, n, out);
+  HWY_DYNAMIC_DISPATCH(TransposedPanelProduct)(dtype, w, m, k, in, n, out);
 }
 
 void outer_product(const float* a, std::int64_t m, const float* b, std::int64_t k, std::int64_t n, bool add,

@@ -44,13 +44,8 @@ void unpack_panels(DType dtype, const float* panels, std::int64_t n, std::int64_
 void panel_product(DType dtype, const void* w, std::int64_t m, std::int64_t k, const float* in,
                    std::int64_t n, float* out, Stream stream = {});
 
-// w [M,K] made ready for the product with its transpose; packed: transposed_elements(m, k) floats.
-std::int64_t transposed_elements(std::int64_t m, std::int64_t k);
-void pack_transposed(DType dtype, const void* w, std::int64_t m, std::int64_t k, float* packed,
-                     Stream stream = {});
-
-// out [K] = w^T in [M], for every slot.
-void transposed_panel_product(const float* packed, std::int64_t m, std::int64_t k, const float* in,
+// out [K] = w^T in [M], for every slot: w [M,K] row-major.
+void transposed_panel_product(DType dtype, const void* w, std::int64_t m, std::int64_t k, const float* in,
                               std::int64_t n, float* out, Stream stream = {});
 
 // Columns: the layout of the right factor of outer_product: [ceil(width/16)][n][16], padded with 0.
