@@ -266,6 +266,25 @@ void OuterProduct(const float* a, std::int64_t m, const float* b, std::int64_t k
   }
 }
 
+void RowProduct(const float* rows, std::int64_t n, std::int64_t k, const float* panels, std::int64_t m,
+                float* out) {
+  float edge[kTileRows * kPanelRows];
+  for (std::int64_t r = 0; r < n; r += kTileRows) {
+    const std::int64_t count = std::min(kTileRows, n - r);
+    const Left left{rows + r * k, k, 1};
+    for (std::int64_t column = 0; column < m; column += kPanelRows) {
+      const std::int64_t lanes = panel_lanes(m - column), columns = std::min(lanes, m - column);
+      float* c = out + r * m + column;
+      if (columns == lanes) {
+        panel_tile(count, lanes, left, panels + column * k, k, false, c, m);
+        continue;
+      }
+      panel_tile(count, lanes, left, panels + column * k, k, false, &edge[0], lanes);
+      for (std::int64_t i = 0; i < count; ++i) std::copy_n(edge + i * lanes, columns, c + i * m);
+    }
+  }
+}
+
 }  // namespace moesaic::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -275,6 +294,7 @@ namespace moesaic::kernels {
 HWY_EXPORT(PanelProduct);
 HWY_EXPORT(TransposedPanelProduct);
 HWY_EXPORT(OuterProduct);
+HWY_EXPORT(RowProduct);
 
 void panel_product(DType dtype, const void* w, std::int64_t m, std::int64_t k, const float* in,
                    std::int64_t n, float* out, Stream) {
@@ -289,6 +309,11 @@ void transposed_panel_product(DType dtype, const void* w, std::int64_t m, std::i
 void outer_product(const float* a, std::int64_t m, const float* b, std::int64_t k, std::int64_t n, bool add,
                    float* out, std::int64_t stride, Stream) {
   HWY_DYNAMIC_DISPATCH(OuterProduct)(a, m, b, k, n, add, out, stride);
+}
+
+void row_product(const float* rows, std::int64_t n, std::int64_t k, const float* panels, std::int64_t m,
+                 float* out, Stream) {
+  HWY_DYNAMIC_DISPATCH(RowProduct)(rows, n, k, panels, m, out);
 }
 
 }  // namespace moesaic::kernels

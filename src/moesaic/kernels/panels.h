@@ -63,4 +63,9 @@ void columns_of_panels(const float* panels, std::int64_t n, std::int64_t width, 
 void outer_product(const float* a, std::int64_t m, const float* b, std::int64_t k, std::int64_t n, bool add,
                    float* out, std::int64_t stride, Stream stream = {});
 
+// out [n,M] = rows [n,K] w^T, all fp32, w [M,K] in panels (pack_panels): for many rows and few columns, rows
+// are multiplied where they lie. The same chains: the bits of a row do not depend on the others.
+void row_product(const float* rows, std::int64_t n, std::int64_t k, const float* panels, std::int64_t m,
+                 float* out, Stream stream = {});
+
 }  // namespace moesaic::kernels

@@ -9,6 +9,7 @@
 #include "moesaic/nn/checks.h"
 #include "moesaic/nn/gate_exchange.h"
 #include "moesaic/nn/gate_formulas.h"
+#include "moesaic/nn/router_product.h"
 #include "moesaic/nn/softmax_choice.h"
 
 namespace moesaic {
@@ -71,7 +72,7 @@ class Logits {
     const double jitter = moe_of(config, layer).jitter;
     input_ = x.to(at::kFloat);
     if (context.training && jitter > 0.0) input_ = input_ * jitter_factors(jitter, x, layer, context);
-    raw_ = at::linear(input_, weight_);
+    raw_ = router_product(input_, weight_);
     if (gate_.noise && context.training) {
       noise_ = at::empty(raw_.sizes(), at::kFloat);
       gate_.noise(options, gate_input(layer, context),
@@ -82,7 +83,7 @@ class Logits {
 
   // NaN times a zero gradient is NaN: tokens without a route must leave the arithmetic altogether.
   void leave_out(const at::Tensor& valid) {
-    raw_ = at::where(valid, at::linear(at::where(valid, input_, 0.0), weight_), 0.0);
+    raw_ = at::where(valid, router_product(at::where(valid, input_, 0.0), weight_), 0.0);
   }
 
   const at::Tensor& raw() const { return raw_; }
