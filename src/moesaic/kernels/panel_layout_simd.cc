@@ -2,7 +2,6 @@
 #include "moesaic/kernels/panels.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "moesaic/core/simd_targets.h"
 #include "moesaic/kernels/element.h"
@@ -105,44 +104,53 @@ void PackPanels(DType dtype, const void* rows, const std::int64_t* row, const fl
 }
 
 // to[j][i] = from[i * from_stride + j] for j < 4, i < width.
-template <typename T>
 HWY_INLINE void untranspose_four(const float* from, std::int64_t from_stride, std::int64_t width,
-                                 T* const* to) {
+                                 float* const* to) {
   std::int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   for (; i + 4 <= width; i += 4) {
     QuadVector v[4];
     for (int j = 0; j < 4; ++j) v[j] = hn::LoadU(Quad(), from + (i + j) * from_stride);
     transpose_quad(v);
-    for (int j = 0; j < 4; ++j) {
-      if constexpr (sizeof(T) == sizeof(float)) {
-        hn::StoreU(v[j], Quad(), to[j] + i);
-      } else {
-        float wide[4];
-        hn::StoreU(v[j], Quad(), wide);
-        for (int l = 0; l < 4; ++l) store(to[j][i + l], wide[l]);
-      }
-    }
+    for (int j = 0; j < 4; ++j) hn::StoreU(v[j], Quad(), to[j] + i);
   }
 #endif
   for (; i < width; ++i) {
-    for (int j = 0; j < 4; ++j) store(to[j][i], from[i * from_stride + j]);
+    for (int j = 0; j < 4; ++j) to[j][i] = from[i * from_stride + j];
   }
 }
 
 void UnpackPanels(DType dtype, const float* panels, std::int64_t n, std::int64_t width, void* rows) {
   for_row_dtype(dtype, "unpack_panels", [&](auto element) {
     using T = decltype(element);
-    std::vector<T> unused(static_cast<std::size_t>(width));
+    // What is not fp32 is transposed first, a piece of four rows that stays in the first-level cache, and
+    // rounded by whole vectors; so is what has no row.
+    constexpr std::int64_t kPiece = 256;
+    float wide[4][kPiece];
     for (std::int64_t begin = 0; begin < n; begin += kPanelRows) {
       const std::int64_t lanes = panel_lanes(n - begin);
       for (std::int64_t lane = 0; lane < std::min(kPanelRows, n - begin); lane += 4) {
-        T* to[4];
-        for (std::int64_t j = 0; j < 4; ++j) {
-          const std::int64_t i = begin + lane + j;
-          to[j] = i < n ? static_cast<T*>(rows) + i * width : unused.data();
+        for (std::int64_t column = 0; column < width; column += kPiece) {
+          const std::int64_t piece = std::min(kPiece, width - column);
+          T* to[4];
+          float* untransposed[4];
+          for (std::int64_t j = 0; j < 4; ++j) {
+            const std::int64_t i = begin + lane + j;
+            to[j] = i < n ? static_cast<T*>(rows) + i * width + column : nullptr;
+            untransposed[j] = wide[j];
+            if constexpr (sizeof(T) == sizeof(float)) {
+              if (to[j] != nullptr) untransposed[j] = to[j];
+            }
+          }
+          untranspose_four(panels + begin * width + column * lanes + lane, lanes, piece, untransposed);
+          if constexpr (sizeof(T) == sizeof(float)) continue;
+          for (int j = 0; j < 4; ++j) {
+            if (to[j] == nullptr) continue;
+            for_each_vector(piece, [&](auto access, std::int64_t at) {
+              access.store(to[j] + at, access.load(wide[j] + at));
+            });
+          }
         }
-        untranspose_four(panels + begin * width + lane, lanes, width, to);
       }
     }
   });
