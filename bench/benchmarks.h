@@ -23,6 +23,7 @@ struct ClusterOptions {
 Benchmark codec_methods(const std::string& peers_python, const std::string& traces);
 Benchmark collectives();
 Benchmark exchange(const ClusterOptions& options);
+Benchmark exchange_step(const std::string& peers_python, const ClusterOptions& options);
 // `traces`: as of codec_methods().
 Benchmark gather(const std::string& python, const std::string& traces, const ClusterOptions& options);
 Benchmark gates();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "bench/busiest_card.h"
 #include "bench/child_process.h"
 #include "bench/mpi_environment.h"
 #include "moesaic/comm/collectives.h"
@@ -61,17 +62,6 @@ std::vector<std::string> arguments_of(const Turn& turn) {
           std::to_string(turn.timed_steps)};
 }
 
-// Of the host where they were most, on all ranks.
-std::int64_t largest_on_any_host(Communicator& world, NicBytes moved) {
-  const auto size = static_cast<std::size_t>(world.size());
-  const std::int64_t mine = std::max(moved.sent, moved.received);
-  std::vector<std::int64_t> all(size);
-  all_gather_v(world, std::as_bytes(std::span(&mine, 1)),
-               std::vector<std::int64_t>(size, static_cast<std::int64_t>(sizeof mine)),
-               std::as_writable_bytes(std::span(all)));
-  return *std::max_element(all.begin(), all.end());
-}
-
 nlohmann::json phases_of(const StepReport& report) {
   const auto mean = [&](Phase phase, const auto& column) {
     double sum = 0;
@@ -100,7 +90,7 @@ void timed_steps(Transport& transport, const Turn& turn) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     const NicBytes after = nic_bytes_of_this_host();
     const std::int64_t nic_bytes =
-        largest_on_any_host(world, {after.sent - before.sent, after.received - before.received});
+        bytes_of_busiest_card(world, {after.sent - before.sent, after.received - before.received});
     if (world.rank() != 0 || i < turn.warm_up_steps) continue;
     say({{"step", report.step},
          {"seconds", elapsed.count()},

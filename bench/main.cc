@@ -11,6 +11,7 @@
 
 #include "bench/benchmarks.h"
 #include "bench/cluster_steps.h"
+#include "bench/exchange_step_job.h"
 #include "bench/gather_job.h"
 #include "bench/mpi_job.h"
 #include "bench/trainer_steps.h"
@@ -38,6 +39,7 @@ std::vector<Benchmark> all_benchmarks(const Places& places) {
           codec_methods(places.peers_python, places.traces),
           gather(places.python, places.traces, places.cluster),
           exchange(places.cluster),
+          exchange_step(places.peers_python, places.cluster),
           step(places.python, places.cluster)};
 }
 
@@ -149,6 +151,7 @@ int main(int argc, char** argv) {
   CLI::App* under_mpi = app.add_subcommand("under_mpi", "")->group("");
   CLI::App* cluster_steps = app.add_subcommand("cluster_steps", "")->group("");
   CLI::App* gather_job = app.add_subcommand("gather_job", "")->group("");
+  CLI::App* exchange_step_job = app.add_subcommand("exchange_step_job", "")->group("");
   CLI::App* train_to = app.add_subcommand("train_to", "")->group("");
   std::string name, size, python, config, checkpoints;
   moesaic::bench::JsonFile json;
@@ -192,6 +195,7 @@ int main(int argc, char** argv) {
   gather_job->add_option("step", gathers.step)->required();
   gather_job->add_option("rounds", gathers.rounds)->required();
   gather_job->add_option("ways", gathers.ways)->required()->delimiter(',');
+  exchange_step_job->add_option("job", config)->required();
   train_to->add_option("config", config)->required();
   train_to->add_option("steps", num_steps)->required();
   train_to->add_option("checkpoints", checkpoints)->required();
@@ -217,6 +221,10 @@ int main(int argc, char** argv) {
     }
     if (gather_job->parsed()) {
       moesaic::bench::run_gather_job(gathers);
+      return 0;
+    }
+    if (exchange_step_job->parsed()) {
+      moesaic::bench::run_exchange_step_job(config);
       return 0;
     }
     if (train_to->parsed()) {

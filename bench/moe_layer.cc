@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "bench/benchmarks.h"
+#include "bench/layer_files.h"
 #include "bench/moe_layer_floor.h"
 #include "bench/moe_layer_ours.h"
 #include "bench/moe_layer_peers.h"
@@ -116,13 +117,6 @@ double used_bytes(const LayerInputs& inputs) {
          static_cast<double>(inputs.rows.size());
 }
 
-LayerResults reference_on_all_cores(const LayerCase& layer, const LayerInputs& inputs) {
-  at::set_num_threads(static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-  LayerResults results = reference_results(layer, inputs);
-  at::set_num_threads(layer.threads);
-  return results;
-}
-
 // The peers that can do the case, with its inputs in them and their results found right.
 std::vector<Entrant> load_peers(Report& report, std::vector<LayerPeer>& peers, const LayerCase& layer,
                                 const LayerInputs& inputs, const LayerResults& expected,
@@ -194,8 +188,9 @@ void add_ratios(Report& report, const LayerCase& layer, const LayerInputs& input
 void measure(Report& report, std::vector<LayerPeer>& peers, const LayerCase& layer, const Effort& effort) {
   const LayerInputs inputs(layer);
   WeightSets weights(inputs, layer.backward);
-  const LayerResults expected = reference_on_all_cores(layer, inputs);
-  OurLayer ours(layer, inputs, weights);
+  const LayerResults expected = reference_results(layer, inputs);
+  OneRank alone;
+  OurLayer ours(layer, inputs, weights, alone.world());
   LayerFloor floor(layer, inputs, weights);
   std::string wrong = difference(ours.results(), expected, layer.dtype);
   if (!wrong.empty()) return report.fail(layer.name(), "moesaic", "time_us", "us", wrong);
@@ -236,13 +231,14 @@ void measure_skew(Report& report, LayerCase layer, const Effort& effort) {
   struct Side {
     LayerInputs inputs;
     WeightSets weights;
+    OneRank alone;
     OurLayer ours;
     LayerResults expected;
     explicit Side(const LayerCase& layer)
         : inputs(layer),
           weights(inputs, layer.backward),
-          ours(layer, inputs, weights),
-          expected(reference_on_all_cores(layer, inputs)) {}
+          ours(layer, inputs, weights, alone.world()),
+          expected(reference_results(layer, inputs)) {}
   };
   layer.spread = Spread::kBalanced;
   Side balanced(layer);
@@ -319,6 +315,7 @@ Benchmark moe_layer(const std::string& python, const std::string& peers_python) 
             std::vector<LayerPeer> peers = layer_peers(python, peers_python);
             const Effort effort = size == "tiny" ? Effort{.max_rounds = 3, .turn_us = 0} : Effort{};
             for (const LayerCase& layer : cases_of(size)) {
+              at::set_num_threads(layer.threads);
               if (layer.spread == Spread::kSkewed) {
                 measure_skew(report, layer, effort);
               } else {

@@ -1,6 +1,7 @@
 #include "bench/moe_layer_case.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <unistd.h>
@@ -19,6 +20,18 @@ constexpr double kSkewedShare = 0.8;
 at::Tensor uniform(at::IntArrayRef sizes, double limit) {
   return at::empty(sizes, at::kFloat).uniform_(-limit, limit);
 }
+
+// While it lives.
+class AllCores {
+ public:
+  AllCores() { at::set_num_threads(static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))); }
+  ~AllCores() { at::set_num_threads(before_); }
+  AllCores(const AllCores&) = delete;
+  AllCores& operator=(const AllCores&) = delete;
+
+ private:
+  int before_ = at::get_num_threads();
+};
 
 // [T,K], each row a set of experts.
 at::Tensor meant_experts(const LayerCase& layer) {
@@ -74,6 +87,7 @@ LayerInputs::LayerInputs(const LayerCase& layer) {
 }
 
 LayerResults reference_results(const LayerCase& layer, const LayerInputs& inputs) {
+  const AllCores all_cores;
   const auto leaf = [&](const at::Tensor& t) {
     return t.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).requires_grad_(layer.backward);
   };

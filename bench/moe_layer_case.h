@@ -49,6 +49,7 @@ struct LayerWeights {
 };
 
 struct LayerInputs {
+  LayerInputs() = default;
   explicit LayerInputs(const LayerCase& layer);
 
   at::Tensor x, gradient;  // [T,D]
@@ -64,7 +65,7 @@ struct LayerResults {
   at::Tensor y, d_x, d_router, d_w_in, d_w_out;
 };
 
-// In fp64, straight from the formula.
+// In fp64, straight from the formula; on all cores.
 LayerResults reference_results(const LayerCase& layer, const LayerInputs& inputs);
 
 // "" or which result differs from the reference by more than its tolerance: relative to the largest element,

@@ -34,12 +34,18 @@ WeightSets::WeightSets(const LayerInputs& inputs, bool requires_grad) {
   }
 }
 
-OurLayer::OurLayer(const LayerCase& layer, const LayerInputs& inputs, WeightSets& weights)
+OneRank::OneRank()
+    : transport_(std::move(make_inproc_transports(1).front())),
+      world_(*transport_, Topology::one_node(1), std::chrono::minutes(1)) {}
+
+OurLayer::OurLayer(const LayerCase& layer, const LayerInputs& inputs, WeightSets& weights,
+                   Communicator& world, const DispatchOptions& dispatch)
     : backward_(layer.backward),
       config_(config_of(layer.shape)),
-      transport_(std::move(make_inproc_transports(1).front())),
-      world_(*transport_, Topology::one_node(1), std::chrono::minutes(1)),
-      placement_(Placement::contiguous(static_cast<int>(layer.shape.num_experts), 1, 1)),
+      world_(world),
+      placement_(
+          Placement::contiguous(static_cast<int>(layer.shape.num_experts), world.size(), world.size())),
+      dispatch_(dispatch),
       x_(inputs.x.clone().requires_grad_(layer.backward)),
       router_(inputs.router.clone().requires_grad_(layer.backward)),
       gradient_(inputs.gradient),
@@ -67,11 +73,11 @@ at::Tensor OurLayer::forward(const LayerWeights& weights) {
   StepContext context;
   context.training = false;
   context.world = &world_;
-  context.routes = {{&world_, &placement_}};
+  context.routes = {{&world_, &placement_, dispatch_}};
   context.stats.resize(1);
-  const Routing routing = route(config_, 0, x_, router_, x_.size(0), context);
-  return moe_experts({&world_, &placement_}, config_.activation, routing.plan, x_, routing.weights,
-                     weights.in, weights.out);
+  const Routing routing = moesaic::route(config_, 0, x_, router_, x_.size(0), context);
+  return moe_experts(context.routes.front(), config_.activation, routing.plan, x_, routing.weights,
+                     weights.in, weights.out, &taken_);
 }
 
 }  // namespace moesaic::bench

@@ -3,42 +3,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <cstddef>
-#include <span>
-
+#include "bench/layer_files.h"
 #include "moesaic/core/error.h"
-#include "moesaic/interop/safetensors.h"
-#include "moesaic/nn/checks.h"
 
 namespace moesaic::bench {
-namespace {
-
-at::Tensor read_tensor(const SafetensorsReader& file, const std::string& name) {
-  const TensorInfo& info = file.info(name);
-  at::Tensor tensor = at::empty(info.shape, scalar_type(info.dtype));
-  file.read(name, 0, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
-  return tensor;
-}
-
-}  // namespace
-
-void write_inputs(const LayerInputs& inputs, const std::filesystem::path& folder) {
-  const std::vector<std::pair<std::string, at::Tensor>> tensors = {{"x", inputs.x},
-                                                                   {"router", inputs.router},
-                                                                   {"gradient", inputs.gradient},
-                                                                   {"w_in", inputs.weights.in},
-                                                                   {"w_out", inputs.weights.out}};
-  std::vector<TensorInfo> infos;
-  for (const auto& [name, tensor] : tensors) {
-    infos.push_back({.name = name, .dtype = compute_dtype(name, tensor), .shape = tensor.sizes().vec()});
-  }
-  SafetensorsWriter writer(folder / "inputs.safetensors", infos);
-  for (const auto& [name, tensor] : tensors) {
-    writer.write(name, 0, {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()});
-  }
-  writer.finish();
-}
-
 bool LayerPeer::has(const LayerCase& layer) const {
   if (variant_ == "deepspeed") return true;
   // The others have SwiGLU experts without capacity; torchtitan's compute in bf16 whatever they are given.
@@ -89,11 +57,7 @@ std::string LayerPeer::load(const LayerCase& layer, const LayerInputs& inputs,
 }
 
 LayerResults LayerPeer::results() {
-  const SafetensorsReader file(ask({{"action", "results"}}).at("file").get<std::string>());
-  const auto read = [&](const char* name) {
-    return file.contains(name) ? read_tensor(file, name) : at::Tensor();
-  };
-  return {read("y"), read("d_x"), read("d_router"), read("d_w_in"), read("d_w_out")};
+  return read_results(ask({{"action", "results"}}).at("file").get<std::string>());
 }
 
 double LayerPeer::us_per_call(std::int64_t calls) {

@@ -15,9 +15,6 @@
 
 namespace moesaic::bench {
 
-// inputs.safetensors in `folder`.
-void write_inputs(const LayerInputs& inputs, const std::filesystem::path& folder);
-
 class LayerPeer {
  public:
   LayerPeer(std::string variant, std::string python)
@@ -27,8 +24,9 @@ class LayerPeer {
   // Whether this peer has such a layer at all.
   bool has(const LayerCase& layer) const;
 
-  // Starts it unless it runs. Everything below throws Error with the reason where it cannot; the next load()
-  // starts anew then. Returns what a reader of its figures has to know, or "".
+  // Starts it unless it runs; `folder` has the inputs (layer_files.h). Everything below throws Error with the
+  // reason where it cannot; the next load() starts anew then. Returns what a reader of its figures has to
+  // know, or "".
   std::string load(const LayerCase& layer, const LayerInputs& inputs, const std::filesystem::path& folder);
   LayerResults results();
   double us_per_call(std::int64_t calls);

@@ -86,6 +86,15 @@ EXCHANGE_COLUMNS = [("ms", "time_us", lambda us: f"{us / 1e3:.2f}"),
                       for route in ("flat", "leader", "rail", "rail_dedup"))]
 
 
+# The same of `exchange_step`.
+EXCHANGE_STEP_COLUMNS = [("ms", "step_us", lambda us: f"{us / 1e3:,.0f}"),
+                         ("MB on the busiest card", "nic_bytes", lambda n: f"{n / 1e6:.2f}"),
+                         ("over DeepSpeed", "speedup_over_deepspeed", lambda x: f"**{x:.2f}**"),
+                         ("bytes / DeepSpeed's", "nic_bytes_over_deepspeed", lambda x: f"{x:.2f}"),
+                         *((f"took {route}", f"took_{route}", lambda x: f"{x:.2f}")
+                           for route in ("flat", "leader", "rail", "rail_dedup"))]
+
+
 def variant_lines(rows, columns):
     """A line per case and variant: many variants, and bytes beside times."""
     lines = [f"| case | variant | {' | '.join(head for head, _, _ in columns)} |", "| --- " * (2 + len(columns)) + "|"]
@@ -164,7 +173,8 @@ def table(file):
     result = json.loads(path.read_text())
     lines = {"codec": codec_lines, "step": lambda rows: variant_lines(rows, STEP_COLUMNS),
              "gather": lambda rows: variant_lines(rows, GATHER_COLUMNS),
-             "exchange": lambda rows: variant_lines(rows, EXCHANGE_COLUMNS), "moe_layer": layer_lines}.get(result["name"], case_lines)(result["rows"])
+             "exchange": lambda rows: variant_lines(rows, EXCHANGE_COLUMNS),
+             "exchange_step": lambda rows: variant_lines(rows, EXCHANGE_STEP_COLUMNS), "moe_layer": layer_lines}.get(result["name"], case_lines)(result["rows"])
     machine = result["machine"]
     about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
              f"{machine['build_type']}; at most {machine['threads']} threads.")

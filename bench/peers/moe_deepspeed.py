@@ -1,4 +1,4 @@
-"""DeepSpeed's MoE layer in one process, with experts in plain PyTorch, as its users write them.
+"""DeepSpeed's MoE layer, with experts in plain PyTorch, as its users write them.
 
 It multiplies every expert with as many rows as the fullest has (without capacity) or as the capacity allows.
 """
@@ -32,13 +32,18 @@ class Expert(torch.nn.Module):
 
 
 class Layer:
+    """w_in and w_out are of this process's experts: all, or those that are its under expert parallelism."""
+
     def __init__(self, case, _, router, w_in, w_out):
-        experts, hidden_width, width = w_in.shape
+        own, hidden_width, width = w_in.shape
+        experts = len(router)
         with torch.device("meta"):
             self.module = MoE(hidden_size=width, expert=Expert(case["gated"], width, hidden_width, w_out.shape[2]),
-                              num_experts=experts, ep_size=1, k=case["top_k"], capacity_factor=case["capacity_factor"] or 1.0,
+                              num_experts=experts, ep_size=experts // own, k=case["top_k"], capacity_factor=case["capacity_factor"] or 1.0,
                               min_capacity=0, drop_tokens=case["capacity_factor"] > 0, use_rts=False,
                               top2_2nd_expert_sampling=False)  # no random choices
+        if own < experts:
+            self.module.set_deepspeed_parallelism()
         self.gate = self.module.deepspeed_moe.gate.wg
         self.experts = self.module.deepspeed_moe.experts.deepspeed_experts
         self.gate.weight = torch.nn.Parameter(router)

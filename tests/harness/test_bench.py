@@ -46,7 +46,7 @@ def test_list_names_every_benchmark_with_its_sizes():
     assert listed.returncode == 0
     names = {line.split()[0] for line in listed.stdout.splitlines()}
     assert names == {"kernels", "moe_layer", "gates", "collectives", "overlap", "train_tokens", "codec", "gather", "exchange",
-                     "step"}
+                     "exchange_step", "step"}
     assert "small, medium, large" in listed.stdout
 
 
@@ -219,6 +219,46 @@ def test_exchange_moves_the_claimed_bytes_by_every_route_beside_k_copies(tmp_pat
         assert figures["rail_dedup", "nic_bytes"] < figures["flat", "nic_bytes"] < figures["k_copies", "nic_bytes"]
         took = {metric.removeprefix("took_"): share for (_, metric), share in figures.items() if metric.startswith("took_")}
         assert set(took) <= routes and sum(took.values()) == pytest.approx(1)
+
+
+def test_exchange_step_is_that_of_the_formula_beside_deepspeed(tmp_path, cluster):
+    ran, rows = run_tiny("exchange_step", tmp_path, "--cluster")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    case, ours = "2x1 1gbit 32", {"auto", "auto in one piece", "flat"}
+    assert {row["case"] for row in rows} == {case}
+    peers = {row["variant"] for row in rows if row["verified"]} - ours  # DeepSpeed is not everywhere
+    assert peers <= OUTSIDE
+    for metric in ("step_us", "nic_bytes"):
+        assert set(values([row for row in rows if row["verified"]], case, metric)) == ours | peers
+    assert values(rows, case, "took_flat")["flat"] == 1
+    if not peers:
+        (why,) = (row["note"] for row in rows if not row["verified"])
+        assert why.startswith("absent") and "bench/peers/setup.sh deepspeed installs it" in why
+
+
+# In place of DeepSpeed: it leaves zeros.
+WRONG_LAYER = """#!{python}
+import json, os, sys
+import torch
+from safetensors.torch import load_file, save_file
+job, rank = json.load(open(sys.argv[2])), int(os.environ["RANK"])
+inputs = load_file(job["folder"] + "/inputs.safetensors")
+of = {{"y": "x", "d_x": "x", "d_w_in": "w_in", "d_w_out": "w_out"}}
+results = {{name: torch.zeros_like(inputs[one][:len(inputs[one]) // 2]) for name, one in of.items()}}
+save_file(results | {{"d_router": torch.zeros_like(inputs["router"])}}, job["folder"] + f"/results-{{rank}}.safetensors")
+for _ in range(job["passes"] if rank == 0 else 0):
+    print(json.dumps({{"seconds": 1.0, "nic_bytes": 100}}), flush=True)
+"""
+
+
+def test_a_peer_with_another_layer_has_no_time(tmp_path, cluster):
+    peer = tmp_path / "python"
+    peer.write_text(WRONG_LAYER.format(python=sys.executable))
+    peer.chmod(0o755)
+    ran, rows = run_tiny("exchange_step", tmp_path, "--cluster", "--variants", "auto,deepspeed", "--python", str(peer))
+    assert ran.returncode == 1
+    assert "WRONG: deepspeed: the output differs by" in ran.stdout
+    assert all(row["verified"] == (row["variant"] == "auto") for row in rows)
 
 
 def test_a_peer_with_other_losses_has_no_time(tmp_path, cluster):
