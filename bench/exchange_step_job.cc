@@ -17,6 +17,7 @@
 #include "moesaic/core/file.h"
 #include "moesaic/core/json.h"
 #include "moesaic/cost/measure.h"
+#include "moesaic/exchange/route_price.h"
 #include "moesaic/train/threads.h"
 
 namespace moesaic::bench {
@@ -90,7 +91,7 @@ Route route_of(const std::string& name) {
 void run_passes(Transport& transport, const nlohmann::json& job) {
   limit_compute_threads(1);
   Communicator world(transport, discover_topology(transport), kTimeout);
-  const Calibration calibration = calibrate(world, {.budget_s = kCalibrationBudget});
+  const RoutePrices prices(world.topology(), calibrate(world, {.budget_s = kCalibrationBudget}));
   const std::filesystem::path folder = job.at("folder").get<std::string>();
   const LayerInputs inputs = part_of_rank(folder, world.rank(), world.size());
   const LayerCase layer{{"", job.at("width"), job.at("expert_width"), job.at("num_experts"), job.at("top_k"),
@@ -98,7 +99,7 @@ void run_passes(Transport& transport, const nlohmann::json& job) {
                         inputs.x.size(0),
                         inputs.x.scalar_type(),
                         /*backward=*/true};
-  DispatchOptions dispatch{.route = std::nullopt, .calibration = &calibration, .chunks = std::nullopt};
+  DispatchOptions dispatch{.route = std::nullopt, .prices = &prices, .chunks = std::nullopt};
   if (job.at("route") != "auto") dispatch.route = route_of(job.at("route").get<std::string>());
   if (job.at("chunks") > 0) dispatch.chunks = job.at("chunks").get<std::int64_t>();
   WeightSets weights(inputs, /*requires_grad=*/true);

@@ -56,10 +56,10 @@ std::int64_t largest(Communicator& world, std::int64_t mine) {
 
 class Ours {
  public:
-  Ours(Communicator& world, const ExchangeCase& c, const Calibration& calibration)
+  Ours(Communicator& world, const ExchangeCase& c, const RoutePrices& prices)
       : world_(world),
         case_(c),
-        calibration_(calibration),
+        prices_(prices),
         placement_(Placement::contiguous(kExchangedExperts, world.size(), world.size())),
         plan_(routing_of(c, world.rank())),
         x_(exchanged_rows(c, world.rank())),
@@ -82,8 +82,7 @@ class Ours {
     std::int64_t claimed = 0;
     const Measured measured = measure([&] { barrier(world_); },
                                       [&] {
-                                        const auto handle =
-                                            go({.route = route, .calibration = &calibration_});
+                                        const auto handle = go({.route = route, .prices = &prices_});
                                         taken = handle.route;
                                         claimed = card_bytes(handle);
                                       });
@@ -108,14 +107,13 @@ class Ours {
   }
   // Of the busiest card, without counts.
   std::int64_t card_bytes(const DispatchHandle& handle) const {
-    return loads_of_route(handle.route, world_.topology(), handle.counts,
-                          kExchangedWidth * std::int64_t{sizeof(BF16)})
+    return prices_.loads(handle.route, handle.counts, kExchangedWidth * std::int64_t{sizeof(BF16)})
         .card_bytes();
   }
 
   Communicator& world_;
   ExchangeCase case_;
-  const Calibration& calibration_;
+  const RoutePrices& prices_;
   Placement placement_;
   RoutingPlan plan_;
   std::vector<BF16> x_, y_;
@@ -125,11 +123,11 @@ class Ours {
 
 void run_ours(Transport& transport, int rounds, const std::vector<ExchangeCase>& cases) {
   Communicator world(transport, discover_topology(transport), kTimeout);
-  const Calibration calibration = calibrate(world, {.budget_s = kCalibrationBudget});
+  const RoutePrices prices(world.topology(), calibrate(world, {.budget_s = kCalibrationBudget}));
   std::vector<std::optional<Route>> ways(kRoutes.begin(), kRoutes.end());
   ways.push_back(std::nullopt);
   for (const ExchangeCase& c : cases) {
-    Ours ours(world, c, calibration);
+    Ours ours(world, c, prices);
     for (int round = -1; round < rounds; ++round) {
       for (std::size_t turn = 0; turn < ways.size(); ++turn) {
         const auto way = ways[(static_cast<std::size_t>(round + 1) + turn) % ways.size()];

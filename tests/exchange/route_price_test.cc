@@ -65,8 +65,8 @@ TEST(RoutePrice, LoadsAreThoseOfTheSchedules) {
                             : back                     ? rail_dedup_steps_back(topology)
                                                        : rail_dedup_steps(topology);
         PhaseLoads loads(topology);
-        add_loads(loads, topology, steps, bytes_of_rows(all.counts, kRowBytes, topology.world_size(), back),
-                  0);
+        PricedSteps(topology, steps)
+            .add_loads(loads, bytes_of_rows(all.counts, kRowBytes, topology.world_size(), back), 0);
         EXPECT_EQ(loads.card_bytes(), sent(topology, all, route, back).card_bytes);
       }
     }
@@ -100,8 +100,8 @@ Calibration links(Link inside, Link between) {
   return calibration;
 }
 
-Route chosen(const Case& c, const Topology& topology, const Calibration* calibration) {
-  return choose_route(topology, AllRanks(c, topology, Route::kFlat).counts, kRowBytes, calibration);
+Route chosen(const Case& c, const Topology& topology, const std::optional<Calibration>& calibration) {
+  return RoutePrices(topology, calibration).cheapest(AllRanks(c, topology, Route::kFlat).counts, kRowBytes);
 }
 
 TEST(RouteChoice, FollowsWhatCostsMost) {
@@ -110,11 +110,11 @@ TEST(RouteChoice, FollowsWhatCostsMost) {
   const Calibration slow_bytes = links(memory, {1e-6, 8e-8});      // 100 Mb/s
   const Calibration slow_messages = links(memory, {5e-3, 1e-10});  // milliseconds to each other node
   const Calibration slow_inside = links({1e-3, 1e-6}, {1e-6, 1e-10});
-  EXPECT_EQ(chosen(kTopEight, nodes, &slow_bytes), Route::kRailDedup);
-  EXPECT_EQ(chosen(kTopEight, nodes, &slow_inside), Route::kFlat);
+  EXPECT_EQ(chosen(kTopEight, nodes, slow_bytes), Route::kRailDedup);
+  EXPECT_EQ(chosen(kTopEight, nodes, slow_inside), Route::kFlat);
   // Fewest messages of one rank: rail and leader send to each other node once, rail in fewer hops.
-  EXPECT_NE(chosen(kTopOne, nodes, &slow_messages), Route::kFlat);
-  EXPECT_EQ(chosen(kTopEight, Topology::uniform(8, 8), &slow_bytes), Route::kFlat);
+  EXPECT_NE(chosen(kTopOne, nodes, slow_messages), Route::kFlat);
+  EXPECT_EQ(chosen(kTopEight, Topology::uniform(8, 8), slow_bytes), Route::kFlat);
 }
 
 // A token to one expert crosses once by any route. A route with hops saves messages alone, and they must be
@@ -123,13 +123,13 @@ TEST(RouteChoice, LeavesFlatForMoreThanATenth) {
   const Topology nodes = Topology::uniform(8, 4);
   const auto saved = [&](double seconds_per_message) {
     const Calibration calibration = links({1e-7, 1e-11}, {seconds_per_message, 8e-8});
+    const RoutePrices prices(nodes, calibration);
     const auto price = [&](Route route) {
-      return loads_of_route(route, nodes, AllRanks(kTopOne, nodes, route).counts, kRowBytes)
-          .seconds(calibration);
+      return prices.loads(route, AllRanks(kTopOne, nodes, route).counts, kRowBytes).seconds(calibration);
     };
     const double saving = 1 - price(Route::kRail) / price(Route::kFlat);
     EXPECT_GT(saving, 0);
-    EXPECT_EQ(chosen(kTopOne, nodes, &calibration) == Route::kFlat, saving < 1 - 1 / 1.1);
+    EXPECT_EQ(chosen(kTopOne, nodes, calibration) == Route::kFlat, saving < 1 - 1 / 1.1);
     return saving;
   };
   EXPECT_LT(saved(1e-6), 0.05);
@@ -137,23 +137,24 @@ TEST(RouteChoice, LeavesFlatForMoreThanATenth) {
 }
 
 TEST(RouteChoice, WithoutACalibrationTakesTheFewestBytesThroughTheBusiestCard) {
-  EXPECT_EQ(chosen(kTopEight, Topology::uniform(16, 4), nullptr), Route::kRailDedup);
+  EXPECT_EQ(chosen(kTopEight, Topology::uniform(16, 4), std::nullopt), Route::kRailDedup);
   // Nothing is saved where a node is one rank, and masks cost bytes.
-  EXPECT_EQ(chosen(kTopEight, Topology::uniform(4, 1), nullptr), Route::kFlat);
-  EXPECT_EQ(chosen(kTopOne, Topology::uniform(8, 2), nullptr), Route::kFlat);
-  EXPECT_EQ(chosen(kTopEight, Topology::one_node(4), nullptr), Route::kFlat);
+  EXPECT_EQ(chosen(kTopEight, Topology::uniform(4, 1), std::nullopt), Route::kFlat);
+  EXPECT_EQ(chosen(kTopOne, Topology::uniform(8, 2), std::nullopt), Route::kFlat);
+  EXPECT_EQ(chosen(kTopEight, Topology::one_node(4), std::nullopt), Route::kFlat);
 }
 
 TEST(RouteChoice, IsMadeAlikeByAllRanksAndHasFlatsBits) {
-  const Calibration slow_bytes = links({1e-6, 1e-10}, {1e-6, 8e-8});
-  EXPECT_NO_THROW(run_world(Topology::from_nodes({0, 0, 0, 1, 1}), [&](Communicator& group) {
+  const Topology topology = Topology::from_nodes({0, 0, 0, 1, 1});
+  const RoutePrices slow_bytes(topology, links({1e-6, 1e-10}, {1e-6, 8e-8}));
+  EXPECT_NO_THROW(run_world(topology, [&](Communicator& group) {
     for (const Case& c : {kTopEight, kTopOne}) {
       const auto plan = plan_of(c, group.rank(), group.size());
       const auto placement = placement_of(c, group.size());
       const auto x = payload_of(c, "x", group.rank(), group.size(), DType::kF32);
       std::vector<std::vector<float>> home;
       for (const DispatchOptions& options :
-           {DispatchOptions{}, DispatchOptions{.route = std::nullopt, .calibration = &slow_bytes},
+           {DispatchOptions{}, DispatchOptions{.route = std::nullopt, .prices = &slow_bytes},
             DispatchOptions{.route = std::nullopt}}) {
         Buffer rows;
         const auto handle = dispatch(group, plan, placement,

@@ -208,17 +208,12 @@ class Builder {
 
 }  // namespace
 
-std::int64_t BlockBytes::of(const Block& block, const Topology& topology) const {
-  const int num_nodes = topology.num_nodes();
-  switch (block.kind) {
-    case Block::Kind::kRanks:
-      return of_ranks[static_cast<std::size_t>(block.from * topology.world_size() + block.to)];
-    case Block::Kind::kToNode:
-      return of_nodes[static_cast<std::size_t>(block.from * num_nodes + block.to)];
-    case Block::Kind::kFromNode:
-      break;
-  }
-  return of_nodes[static_cast<std::size_t>(block.to * num_nodes + block.from)];
+std::size_t BlockBytes::index(const Block& block, const Topology& topology) {
+  const int size = topology.world_size();
+  if (block.kind == Block::Kind::kRanks) return static_cast<std::size_t>(block.from * size + block.to);
+  const bool to_node = block.kind == Block::Kind::kToNode;
+  const int rank = to_node ? block.from : block.to, node = to_node ? block.to : block.from;
+  return static_cast<std::size_t>(size * size + rank * topology.num_nodes() + node);
 }
 
 const NodeWork& BlockSchedule::work_for(int rank) const {

@@ -20,7 +20,13 @@ struct BlockBytes {
   std::vector<std::int64_t> of_ranks;  // [X*X] from * X + to
   std::vector<std::int64_t> of_nodes;  // [X*N] rank * N + node: between that rank and that node, either way
 
-  std::int64_t of(const Block& block, const Topology& topology) const;
+  std::int64_t of(const Block& block, const Topology& topology) const { return at(index(block, topology)); }
+
+  // Both as one row, of_ranks first.
+  static std::size_t index(const Block& block, const Topology& topology);
+  std::int64_t at(std::size_t index) const {
+    return index < of_ranks.size() ? of_ranks[index] : of_nodes[index - of_ranks.size()];
+  }
 };
 
 // Where in a buffer the blocks of a rank begin, in bytes. Empty: there are none of that kind.

@@ -1,5 +1,6 @@
 #include "moesaic/exchange/dispatch.h"
 
+#include <optional>
 #include <utility>
 
 #include "moesaic/core/error.h"
@@ -48,9 +49,13 @@ DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const
                           .route = options.route ? static_cast<std::int64_t>(*options.route) : kAuto,
                           .chunks = options.chunks.value_or(kAuto)};
     handle.counts = gather_counts(group, placement, side, nodes, asked, options.uncut_slots);
-    handle.route = options.route
-                       ? *options.route
-                       : choose_route(group.topology(), handle.counts, bytes_per_row, options.calibration);
+    if (options.route) {
+      handle.route = *options.route;
+    } else {
+      std::optional<RoutePrices> bytes_only;
+      if (options.prices == nullptr) bytes_only.emplace(group.topology());
+      handle.route = (bytes_only ? *bytes_only : *options.prices).cheapest(handle.counts, bytes_per_row);
+    }
     for (int r = 0; r < group.size(); ++r) {
       const auto at = static_cast<std::size_t>(r * group.size() + group.rank());
       handle.receive_rows.push_back(handle.counts.rows[at]);

@@ -9,7 +9,7 @@
 
 namespace moesaic {
 
-struct Calibration;  // cost/calibration.h
+class RoutePrices;  // route_price.h
 
 enum class Route : std::uint8_t {
   kFlat,       // a message from each rank to each other
@@ -26,10 +26,10 @@ constexpr std::string_view name_of(Route route) {
 
 // Equal on all ranks, but for uncut_slots.
 struct DispatchOptions {
-  // None: for each dispatch the one that promises to be fastest by `calibration`, or, without one, takes the
-  // fewest bytes through the busiest node's card (route_price.h).
+  // None: for each dispatch the cheapest one by `prices`, or, without them, the one that takes the fewest
+  // bytes through the busiest node's card.
   std::optional<Route> route = Route::kFlat;
-  const Calibration* calibration = nullptr;
+  const RoutePrices* prices = nullptr;  // of the group's topology
   // How many chunks rows travel in, 1 to kMostChunks; none: as many as pay (chunks.h). The same bits.
   std::optional<std::int64_t> chunks = 1;
   // Of this rank alone: so many slots or more are worked on in one piece. Then all rows travel in one chunk.

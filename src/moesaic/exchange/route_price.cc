@@ -1,7 +1,6 @@
 #include "moesaic/exchange/route_price.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "moesaic/exchange/exchange_lists.h"
 #include "moesaic/exchange/move_blocks.h"
@@ -16,74 +15,87 @@ constexpr double kHopRisk = 0.1;
 
 }  // namespace
 
-int add_loads(PhaseLoads& loads, const Topology& topology, const Steps& steps, const BlockBytes& bytes,
-              int first_phase) {
+PricedSteps::PricedSteps(const Topology& topology, const Steps& steps) {
   // The message that last moved each block; steps.size(): none yet.
   const int size = topology.world_size(), num_nodes = topology.num_nodes();
   std::vector<std::size_t> moved_by(static_cast<std::size_t>(size * size + 2 * size * num_nodes),
                                     steps.size());
   const auto last_move = [&](const Block& block) -> std::size_t& {
-    const int index = block.kind == Block::Kind::kRanks ? block.from * size + block.to
-                      : block.kind == Block::Kind::kToNode
-                          ? size * size + block.from * num_nodes + block.to
-                          : size * (size + num_nodes) + block.to * num_nodes + block.from;
-    return moved_by[static_cast<std::size_t>(index)];
+    const std::size_t sums = block.kind == Block::Kind::kFromNode
+                                 ? static_cast<std::size_t>(size) * static_cast<std::size_t>(num_nodes)
+                                 : 0;
+    return moved_by[BlockBytes::index(block, topology) + sums];
   };
-  int end = first_phase;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
-    const int phase = first_phase + step.phase;
-    end = std::max(end, phase + 1);
+    phases_ = std::max(phases_, step.phase + 1);
     if (step.kind != Step::Kind::kMove) {  // every rank's rows are written or read once
       const Block& whole = step.blocks.front();
       const bool spread = step.kind == Step::Kind::kSpread;
       for (const int r : topology.ranks_of(topology.node_of(step.from))) {
         const Block block = spread ? Block{.from = whole.from, .to = r} : Block{.from = r, .to = whole.to};
-        loads.add_copy(phase, step.from, bytes.of(block, topology));
+        copies_.push_back({step.phase, step.from, BlockBytes::index(block, topology)});
       }
       continue;
     }
-    std::int64_t sum = 0;
     std::size_t first = steps.size();
     bool joined = true;  // all came in one message, or began here
     for (const Block& block : step.blocks) {
-      sum += bytes.of(block, topology);
+      blocks_.push_back(BlockBytes::index(block, topology));
       std::size_t& message = last_move(block);
       if (&block == &step.blocks.front()) first = message;
       joined = joined && message == first;
       message = i;
     }
-    loads.add_message(phase, step.from, step.to, sum);
-    if (!joined) loads.add_copy(phase, step.from, sum);
+    moves_.push_back({step.phase, step.from, step.to, !joined, blocks_.size()});
   }
-  return end;
 }
 
-PhaseLoads loads_of_route(Route route, const Topology& topology, const ExchangeCounts& counts,
-                          std::int64_t bytes_per_row) {
-  const int size = topology.world_size();
-  const bool once_to_a_node = route == Route::kRailDedup;
-  const Steps plain = once_to_a_node ? Steps() : steps_of_ranks(route, topology);
-  PhaseLoads loads(topology);
-  int phase = add_loads(loads, topology, once_to_a_node ? rail_steps(topology, kAllRanks, true) : plain,
-                        bytes_of_lists(counts, topology), 0);
-  phase = add_loads(loads, topology, once_to_a_node ? rail_dedup_steps(topology) : plain,
-                    bytes_of_rows(counts, bytes_per_row, size, /*back=*/false), phase);
-  add_loads(loads, topology, once_to_a_node ? rail_dedup_steps_back(topology) : plain,
-            bytes_of_rows(counts, bytes_per_row, size, /*back=*/true), phase);
+int PricedSteps::add_loads(PhaseLoads& loads, const BlockBytes& bytes, int first_phase) const {
+  std::size_t block = 0;
+  for (const Move& move : moves_) {
+    std::int64_t sum = 0;
+    for (; block < move.end; ++block) sum += bytes.at(blocks_[block]);
+    loads.add_message(first_phase + move.phase, move.from, move.to, sum);
+    if (move.copied) loads.add_copy(first_phase + move.phase, move.from, sum);
+  }
+  for (const Copy& copy : copies_) loads.add_copy(first_phase + copy.phase, copy.rank, bytes.at(copy.block));
+  return first_phase + phases_;
+}
+
+RoutePrices::RoutePrices(const Topology& topology, const std::optional<Calibration>& calibration)
+    : topology_(topology), calibration_(calibration) {
+  for (const Route route : kRoutes) {
+    if (route == Route::kRailDedup) {
+      of_route_.push_back({{topology, rail_steps(topology, kAllRanks, /*with_node_blocks=*/true)},
+                           {topology, rail_dedup_steps(topology)},
+                           {topology, rail_dedup_steps_back(topology)}});
+    } else {
+      const PricedSteps steps(topology, steps_of_ranks(route, topology));
+      of_route_.push_back({steps, steps, steps});
+    }
+  }
+}
+
+PhaseLoads RoutePrices::loads(Route route, const ExchangeCounts& counts, std::int64_t bytes_per_row) const {
+  const Passes& passes = of_route_.at(static_cast<std::size_t>(route));
+  const int size = topology_.world_size();
+  PhaseLoads loads(topology_);
+  int phase = passes.lists.add_loads(loads, bytes_of_lists(counts, topology_), 0);
+  phase = passes.rows.add_loads(loads, bytes_of_rows(counts, bytes_per_row, size, /*back=*/false), phase);
+  passes.sums.add_loads(loads, bytes_of_rows(counts, bytes_per_row, size, /*back=*/true), phase);
   return loads;
 }
 
-Route choose_route(const Topology& topology, const ExchangeCounts& counts, std::int64_t bytes_per_row,
-                   const Calibration* calibration) {
-  if (topology.num_nodes() == 1) return Route::kFlat;
+Route RoutePrices::cheapest(const ExchangeCounts& counts, std::int64_t bytes_per_row) const {
+  if (topology_.num_nodes() == 1) return Route::kFlat;
   Route best = Route::kFlat;
   double least = 0;
   for (const Route route : kRoutes) {
-    const PhaseLoads loads = loads_of_route(route, topology, counts, bytes_per_row);
-    const double price = calibration == nullptr  ? static_cast<double>(loads.card_bytes())
-                         : route == Route::kFlat ? loads.seconds(*calibration)
-                                                 : loads.seconds(*calibration) * (1 + kHopRisk);
+    const PhaseLoads load = loads(route, counts, bytes_per_row);
+    const double price = !calibration_           ? static_cast<double>(load.card_bytes())
+                         : route == Route::kFlat ? load.seconds(*calibration_)
+                                                 : load.seconds(*calibration_) * (1 + kHopRisk);
     if (route == kRoutes.front() || price < least) {
       best = route;
       least = price;

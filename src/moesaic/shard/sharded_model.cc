@@ -88,8 +88,10 @@ bool ShardedModel::chooses_routes() const {
 }
 
 void ShardedModel::set_calibration(const Calibration& calibration) {
-  calibration_ = calibration;
-  for (ExpertRoute& route : routes_) route.dispatch.calibration = &calibration_;
+  route_prices_.emplace(exchange_.topology(), calibration);
+  for (ExpertRoute& route : routes_) {
+    if (route.group == &exchange_) route.dispatch.prices = &*route_prices_;
+  }
 }
 
 void ShardedModel::initialise(std::uint64_t seed) {

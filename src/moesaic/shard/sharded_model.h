@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "moesaic/comm/communicator.h"
-#include "moesaic/cost/calibration.h"
+#include "moesaic/exchange/route_price.h"
 #include "moesaic/nn/stage.h"
 #include "moesaic/shard/parallel.h"
 #include "moesaic/shard/sharded_unit.h"
@@ -77,7 +77,7 @@ class ShardedModel {
   // alone.
   Communicator world_gather_, world_reduce_, owners_gather_, owners_reduce_, exchange_, self_;
   std::vector<ExpertRoute> routes_;
-  Calibration calibration_;
+  std::optional<RoutePrices> route_prices_;
   CodingSpace world_space_, owners_space_;  // of the two gather groups
   ReduceSpace world_sums_, owners_sums_;    // of the two reduce groups
   std::vector<std::unique_ptr<ShardedUnit>> units_;
