@@ -31,6 +31,7 @@ Benchmark kernels();
 // transformers runs in `python`, the other peers in `peers_python`.
 Benchmark moe_layer(const std::string& python, const std::string& peers_python);
 Benchmark overlap();
+Benchmark routes();
 Benchmark step(const std::string& python, const ClusterOptions& options);
 Benchmark train_tokens(const std::string& python);  // which runs the peers
 

@@ -40,6 +40,7 @@ std::vector<Benchmark> all_benchmarks(const Places& places) {
           gather(places.python, places.traces, places.cluster),
           exchange(places.cluster),
           exchange_step(places.peers_python, places.cluster),
+          routes(),
           step(places.python, places.cluster)};
 }
 

@@ -112,6 +112,17 @@ def variant_lines(rows, columns):
     return lines
 
 
+def route_lines(rows):
+    """Of `routes`, a line per case: a projection, so nothing is a time."""
+    lines = ["| case | flat, ms | leader / flat | rail / flat | rail_dedup / flat |", "| --- " * 5 + "|"]
+    of = {(row["case"], row["variant"], row["metric"]): row["value"] for row in rows}
+    for case in dict.fromkeys(row["case"] for row in rows):
+        cells = [of[case, route, "projected_over_flat"] for route in ("leader", "rail", "rail_dedup")]
+        lines.append(f"| {case} | {of[case, 'flat', 'projected_us'] / 1e3:.3g} | " +
+                     " | ".join(f"**{cell:.2f}**" if cell == min(*cells, 1) else f"{cell:.2f}" for cell in cells) + " |")
+    return lines
+
+
 LAYER_PEERS = ["deepspeed", "transformers_eager", "transformers_grouped_mm", "torchtitan"]
 
 
@@ -174,7 +185,7 @@ def table(file):
     lines = {"codec": codec_lines, "step": lambda rows: variant_lines(rows, STEP_COLUMNS),
              "gather": lambda rows: variant_lines(rows, GATHER_COLUMNS),
              "exchange": lambda rows: variant_lines(rows, EXCHANGE_COLUMNS),
-             "exchange_step": lambda rows: variant_lines(rows, EXCHANGE_STEP_COLUMNS), "moe_layer": layer_lines}.get(result["name"], case_lines)(result["rows"])
+             "exchange_step": lambda rows: variant_lines(rows, EXCHANGE_STEP_COLUMNS), "moe_layer": layer_lines, "routes": route_lines}.get(result["name"], case_lines)(result["rows"])
     machine = result["machine"]
     about = (f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['flags'])}; {machine['compiler']}, "
              f"{machine['build_type']}; at most {machine['threads']} threads.")

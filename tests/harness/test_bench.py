@@ -46,7 +46,7 @@ def test_list_names_every_benchmark_with_its_sizes():
     assert listed.returncode == 0
     names = {line.split()[0] for line in listed.stdout.splitlines()}
     assert names == {"kernels", "moe_layer", "gates", "collectives", "overlap", "train_tokens", "codec", "gather", "exchange",
-                     "exchange_step", "step"}
+                     "exchange_step", "routes", "step"}
     assert "small, medium, large" in listed.stdout
 
 
@@ -234,6 +234,14 @@ def test_exchange_step_is_that_of_the_formula_beside_deepspeed(tmp_path, cluster
     if not peers:
         (why,) = (row["note"] for row in rows if not row["verified"])
         assert why.startswith("absent") and "bench/peers/setup.sh deepspeed installs it" in why
+
+
+def test_routes_prices_leader_below_flat_where_messages_are_dear(tmp_path):
+    ran, rows = run_tiny("routes", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    cheap, dear = (values(rows, f"4x4 10gbit {us} us 8 tokens top-2", "projected_over_flat") for us in (1, 1000))
+    assert set(cheap) == set(dear) == {"leader", "rail", "rail_dedup"}
+    assert dear["leader"] < 0.5 < 1 < cheap["leader"]  # of 12 messages to other nodes 3 are left
 
 
 # In place of DeepSpeed: it leaves zeros.
