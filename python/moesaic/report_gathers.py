@@ -146,8 +146,20 @@ def resyncs(run):
     return 0 if gathers is None else int(np.nansum(gathers["resyncs"]))
 
 
+def trials_in_words(run):
+    """What trials of whole steps found; empty where there was none."""
+    trials = [(line["step"], line["trial"]) for line in run.steps if line.get("trial")]
+    if not trials:
+        return ""
+    step, last = trials[-1]
+    times = f"{1e3 * last['coded_seconds']:.4g} ms coded and {1e3 * last['plain_seconds']:.4g} ms plain"
+    taken = "nothing is coded since" if last["taken"] == "plain" else "coding stayed"
+    count = "One trial of plain steps" if len(trials) == 1 else f"The last of {len(trials)} trials of plain steps"
+    return f" {count}, at step {step}: steps took {times}; {taken}."
+
+
 def in_words(run):
-    """What coding did, in a sentence; empty where there is nothing to say."""
+    """What coding did, in a few sentences; empty where there is nothing to say."""
     gathers = of(run)
     if gathers is None:
         return ""
@@ -162,4 +174,4 @@ def in_words(run):
         if sent["gather"] > 0:
             text += f"; {raw['gather'] / sent['gather']:.1f} times fewer bytes of weights crossed between nodes"
         text += "."
-    return text
+    return text + trials_in_words(run)

@@ -55,6 +55,16 @@ def test_raw_bytes_replace_what_was_sent_coded_and_leave_other_kinds_alone():
     assert raw == {"gather": 3 * (2 * WORDS * 2 + 1000), "reduce": 210, "exchange": 0, "control": 0}
 
 
+def test_trials_of_whole_steps_are_told_in_words():
+    assert "trial" not in report_gathers.in_words(run_of(line(1, gather())))
+    first = {"coded_seconds": 2.0, "plain_seconds": 1.0, "taken": "plain"}
+    once = report_gathers.in_words(run_of(line(7, gather(), trial=first), line(8, gather(method="raw"))))
+    assert once.endswith("One trial of plain steps, at step 7: steps took 2000 ms coded and 1000 ms plain; nothing is coded since.")
+    second = {"coded_seconds": 0.5, "plain_seconds": 0.625, "taken": "coded"}
+    twice = report_gathers.in_words(run_of(line(7, gather(), trial=first), line(40, gather(), trial=second)))
+    assert twice.endswith("The last of 2 trials of plain steps, at step 40: steps took 500 ms coded and 625 ms plain; coding stayed.")
+
+
 def test_on_one_node_nothing_is_saved_between_nodes():
     assert report_gathers.raw_and_sent(run_of(line(1, gather(nodes=1)))) == "Nothing crossed between nodes."
 

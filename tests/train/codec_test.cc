@@ -21,6 +21,23 @@ Config bf16_run(const TempFolder& folder) {
   return config;
 }
 
+// Written into the folder: ranks on those nodes, and what a byte takes between them.
+std::string calibration_file(const TempFolder& folder, std::vector<int> node_of_rank,
+                             double seconds_per_byte) {
+  Calibration calibration;
+  calibration.node_of_rank = std::move(node_of_rank);
+  calibration.between_measured = true;
+  calibration.between.seconds_per_byte = seconds_per_byte;
+  for (const Method method : codec::kMethods) {
+    calibration.rates_of(method) = {{1e9, 1e9}, {1e9, 1e9}, 8};
+  }
+  calibration.gradients = {{1e9, 1e9}, {1e9, 1e9}, 10};
+  calibration.copy = {1e10, 1e10};
+  const auto file = folder.path() / "calibration.json";
+  std::ofstream(file) << to_json(calibration);
+  return file.string();
+}
+
 TEST(CodedTraining, TwoHundredStepsAreThoseOfRawWithEveryLosslessMethodAndBothReferences) {
   const TempFolder folder;
   Config config = bf16_run(folder);
@@ -68,10 +85,10 @@ TEST(CodedTraining, AnyChoicesOfTheGateGiveTheBitsOfRaw) {
 TEST(CodedTraining, AutoCalibratesChoosesAndChangesNoBit) {
   const TempFolder folder;
   Config config = bf16_run(folder);
-  config.train.steps = 12;
-  const Outcome raw = train(config, 12);
+  config.train.steps = StepTrial::kFirst;
+  const Outcome raw = train(config, StepTrial::kFirst);
   config.codec.method = std::nullopt;
-  const Outcome chosen = train(config, 12);
+  const Outcome chosen = train(config, StepTrial::kFirst);
   expect_same_bits(raw, chosen);
   ASSERT_FALSE(chosen.steps.back().gathers.empty());
   for (const UnitGathers& gathers : chosen.steps.back().gathers) {
@@ -84,6 +101,39 @@ TEST(CodedTraining, AutoCalibratesChoosesAndChangesNoBit) {
   }
 }
 
+// The link is said to be slow, so everything is coded at first; it is memory, so what a trial finds is open.
+TEST(CodedTraining, ATrialOfPlainStepsEndsWithAWayThatIsKeptAndChangesNoBit) {
+  constexpr int kSteps = StepTrial::kFirst + StepTrial::kPlainWarmUp + StepTrial::kMeasured + 4;
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.train.steps = kSteps;
+  const Outcome raw = train(config, kSteps);
+  config.codec.method = std::nullopt;
+  config.codec.gradients = std::nullopt;
+  config.codec.calibration = calibration_file(folder, {0, 0, 1, 1}, 1e-6);
+  const Outcome tried = train(config, kSteps);
+  expect_same_bits(raw, tried);
+  std::optional<bool> plain;  // once a trial has ended
+  for (const StepReport& step : tried.steps) {
+    SCOPED_TRACE(step.step);
+    const bool trying = step.step > StepTrial::kFirst && !plain;
+    for (const UnitGathers& gathers : step.gathers) {
+      EXPECT_EQ(gathers.method, trying || plain.value_or(false) ? Method::kRaw : Method::kMomentum);
+      EXPECT_EQ(gathers.decision.has_value(), gathers.method != Method::kRaw);
+    }
+    for (const UnitReduces& reduces : step.reduces) {
+      EXPECT_EQ(reduces.wire,
+                trying || plain.value_or(false) ? codec::GradientWire::kBf16 : codec::GradientWire::kEntropy);
+    }
+    if (!step.trial) continue;
+    EXPECT_FALSE(plain) << "a second trial so soon";
+    EXPECT_GT(step.trial->coded_s, 0);
+    EXPECT_GT(step.trial->plain_s, 0);
+    plain = step.trial->plain;
+  }
+  EXPECT_TRUE(plain) << "no trial";
+}
+
 TEST(CodedTraining, ACalibrationThatCannotBeReadOrIsOfOtherRanksEndsTheRunOnAllRanks) {
   const TempFolder folder;
   Config config = bf16_run(folder);
@@ -91,17 +141,7 @@ TEST(CodedTraining, ACalibrationThatCannotBeReadOrIsOfOtherRanksEndsTheRunOnAllR
   config.codec.calibration = (folder.path() / "absent.json").string();
   EXPECT_SAYS(thrown_by([&] { train(config, 1); }), "absent.json");
 
-  Calibration calibration;
-  calibration.node_of_rank = {0, 1};
-  calibration.between_measured = true;
-  for (const Method method : codec::kMethods) {
-    calibration.rates_of(method) = {{1e9, 1e9}, {1e9, 1e9}, 8};
-  }
-  calibration.gradients = {{1e9, 1e9}, {1e9, 1e9}, 10};
-  calibration.copy = {1e10, 1e10};
-  const auto file = folder.path() / "two.json";
-  std::ofstream(file) << to_json(calibration);
-  config.codec.calibration = file.string();
+  config.codec.calibration = calibration_file(folder, {0, 1}, 0);
   EXPECT_SAYS(thrown_by([&] { train(config, 1); }),
               "was measured with 2 ranks on nodes 0 1, this job has 4 on 0 0 1 1");
 }

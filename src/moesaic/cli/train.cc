@@ -86,8 +86,8 @@ void print_losses(std::int64_t step, const std::vector<HeldOutLoss>& losses) {
   }
 }
 
-// How each unit's weights and gradients travel, said when it changes. Probes, which last a step or three, are
-// left to the log.
+// How each unit's weights and gradients travel, said when it changes. Probes and trials, which last a few
+// steps, are left to the log.
 class ChoiceNotes {
  public:
   void show(const StepReport& report) {
@@ -110,6 +110,11 @@ class ChoiceNotes {
             reduces.decision->window_s},
            plain);
     }
+    if (report.trial && std::exchange(plain_, report.trial->plain) != report.trial->plain) {
+      fmt::print("\nstep {}: steps took {:.3g} ms coded, {:.3g} ms plain: {} from now on\n", report.step,
+                 1e3 * report.trial->coded_s, 1e3 * report.trial->plain_s,
+                 plain_ ? "nothing is coded" : "coded as above");
+    }
   }
 
  private:
@@ -130,6 +135,7 @@ class ChoiceNotes {
     fmt::print("\n");
   }
   std::map<std::string, std::string> known_;  // what was chosen last, by what travels
+  bool plain_ = false;                        // by trials of whole steps
 };
 
 // The run directory rank 0 would use, on every rank: a default one carries the time.

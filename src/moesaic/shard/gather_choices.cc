@@ -73,10 +73,11 @@ GatherChoices::GatherChoices(ShardedModel& model, std::optional<codec::Method> m
   }
 }
 
-void GatherChoices::choose(std::int64_t step) {
+void GatherChoices::choose(std::int64_t step, bool plain) {
   step_ = step;
+  plain_ = plain;
   for (Unit& unit : units_) {
-    if (unit.gate) unit.unit->set_codec(unit.gate->choose(step), mode_);
+    if (unit.gate) unit.unit->set_codec(plain ? codec::Method::kRaw : unit.gate->choose(step), mode_);
     unit.counts_before = unit.unit->gather_counts();
     unit.blocked_before = unit.unit->gather_blocked_seconds();
     unit.unit->gather_window().take();
@@ -106,7 +107,7 @@ std::vector<UnitGathers> GatherChoices::observe() {
     });
     for (const std::int64_t words : unit.unit->part_elements()) total.words += words;
     total.raw_bytes = total.words * 2 * (group.topology().num_nodes() - 1) * total.counts.runs;
-    if (unit.gate) {
+    if (unit.gate && !plain_) {
       unit.gate->observe(step_, total.method, total.counts.seconds, total.counts.coded_bytes,
                          total.counts.seconds - late);
       total.decision = unit.gate->decision();

@@ -27,7 +27,7 @@ struct UnitGathers {
   std::int64_t words = 0;      // of the whole unit
   std::int64_t reference_bytes = 0;        // on the rank that keeps most
   std::int64_t raw_bytes = 0;              // that raw gathers would have moved between nodes
-  std::optional<GatherDecision> decision;  // of the gate, where there is one
+  std::optional<GatherDecision> decision;  // of the gate, where one was asked
 };
 
 class GatherChoices {
@@ -37,8 +37,8 @@ class GatherChoices {
   GatherChoices(ShardedModel& model, std::optional<codec::Method> method, ReferenceMode mode,
                 const Calibration& calibration, int gathers_per_step);
 
-  // Of step `step`, ascending.
-  void choose(std::int64_t step);
+  // Of step `step`, ascending. `plain`: whatever the gates would say, they are not asked.
+  void choose(std::int64_t step, bool plain = false);
   // What was gathered since choose(); of codable units, in their order. Nothing may be on its way. Sends 96
   // bytes a unit from every rank to every other.
   std::vector<UnitGathers> observe();
@@ -53,6 +53,7 @@ class GatherChoices {
   ShardedModel* model_;
   ReferenceMode mode_;
   std::int64_t step_ = 0;
+  bool plain_ = false;
   std::vector<Unit> units_;
 };
 

@@ -57,9 +57,12 @@ ReduceChoices::ReduceChoices(ShardedModel& model, std::optional<codec::GradientW
   }
 }
 
-void ReduceChoices::choose(std::int64_t step) {
+void ReduceChoices::choose(std::int64_t step, bool plain) {
+  plain_ = plain;
   for (Unit& unit : units_) {
-    if (unit.gate) unit.unit->set_gradient_wire(unit.gate->choose(step));
+    if (unit.gate) {
+      unit.unit->set_gradient_wire(plain ? codec::GradientWire::kBf16 : unit.gate->choose(step));
+    }
     unit.counts_before = unit.unit->reduce_counts();
     unit.blocked_before = unit.unit->reduce_blocked_seconds();
     unit.unit->reduce_window().take();
@@ -87,7 +90,7 @@ std::vector<UnitReduces> ReduceChoices::observe() {
       add(total, seen);
       late = std::max(late, seen.seconds - seen.window_seconds);
     });
-    if (unit.gate) {
+    if (unit.gate && !plain_) {
       unit.gate->observe(total.counts.seconds, total.counts.words, total.counts.coded_bytes,
                          total.counts.seconds - late);
       total.decision = unit.gate->decision();

@@ -24,7 +24,7 @@ struct UnitReduces {
   codec::GradientWire wire = codec::GradientWire::kBf16;
   ReduceCounts counts;         // runs of one rank; times of the slowest; words and bytes of all ranks
   double exposed_seconds = 0;  // the rank that stood still longest
-  std::optional<ReduceDecision> decision;  // of the gate, where there is one
+  std::optional<ReduceDecision> decision;  // of the gate, where one was asked
 };
 
 class ReduceChoices {
@@ -34,8 +34,8 @@ class ReduceChoices {
   ReduceChoices(ShardedModel& model, std::optional<codec::GradientWire> wire, const Calibration& calibration,
                 int reduces_per_step);
 
-  // Of step `step`, ascending.
-  void choose(std::int64_t step);
+  // Of step `step`, ascending. `plain`: whatever the gates would say, they are not asked.
+  void choose(std::int64_t step, bool plain = false);
   // What was summed since choose(); of the units that have a choice, in their order. Nothing may be on its
   // way. Sends 56 bytes a unit from every rank to every other.
   std::vector<UnitReduces> observe();
@@ -48,6 +48,7 @@ class ReduceChoices {
     double blocked_before = 0;
   };
   ShardedModel* model_;
+  bool plain_ = false;
   std::vector<Unit> units_;
 };
 

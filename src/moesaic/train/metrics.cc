@@ -206,6 +206,11 @@ void MetricsLog::write(const StepReport& report, std::int64_t choices_interval) 
     for (const UnitReduces& unit : report.reduces) reduces.push_back(reduces_of(unit));
     line["reduces"] = std::move(reduces);
   }
+  if (report.trial) {
+    line["trial"] = {{"coded_seconds", rounded(report.trial->coded_s)},
+                     {"plain_seconds", rounded(report.trial->plain_s)},
+                     {"taken", report.trial->plain ? "plain" : "coded"}};
+  }
   if (due(report.step, choices_interval)) line["expert_choices"] = report.chosen;
   if (due(report.step, times_interval(std::ssize(report.by_rank)))) line["times"] = times_of(report.by_rank);
   append(line.dump());

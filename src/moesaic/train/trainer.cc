@@ -58,11 +58,15 @@ void require_same_ranks(const Calibration& calibration, const Communicator& worl
           fmt::join(nodes, " "));
 }
 
+// Whether gates choose how weights or gradients travel; equal on all ranks.
+bool has_gates(const CodecConfig& config, ShardedModel& model) {
+  return (!config.method && gathers_need_calibration(model, config.reference)) ||
+         (!config.gradients && reduces_need_calibration(model));
+}
+
 // What everything `auto` goes by; not measured where nothing hangs on it.
 Calibration calibration_for(const CodecConfig& config, ShardedModel& model, Communicator& world) {
-  const bool of_gathers = !config.method && gathers_need_calibration(model, config.reference);
-  const bool of_reduces = !config.gradients && reduces_need_calibration(model);
-  if (!of_gathers && !of_reduces && !model.chooses_routes()) return {};
+  if (!has_gates(config, model) && !model.chooses_routes()) return {};
   if (config.calibration.empty()) return calibrate(world, {.budget_s = kCalibrationBudget});
   Calibration read;
   std::string failure;
@@ -125,6 +129,7 @@ Trainer::Trainer(const Config& config, Communicator& world)
                                    ? sampler_.token_counts(config.model.vocab_size)
                                    : std::vector<std::int64_t>())) {
   if (model_.chooses_routes()) model_.set_calibration(calibration_);
+  if (has_gates(config.codec, model_)) trial_.emplace();
 }
 
 void Trainer::restore(const Position& position) {
@@ -236,20 +241,32 @@ void Trainer::step_on(std::int64_t step, StepReport& report) {
   gates_.step = ++position_.steps_done;
 }
 
+void Trainer::tell_trial(StepReport& report) {
+  if (!trial_->measures()) return trial_->stepped();
+  double coded = 0;
+  for (const UnitGathers& gathers : report.gathers) coded += gathers.method != codec::Method::kRaw;
+  for (const UnitReduces& reduces : report.reduces) coded += reduces.wire != codec::GradientWire::kBf16;
+  std::vector<double> sums = {report.seconds, coded};
+  all_reduce(world_, std::span(sums));
+  report.trial = trial_->stepped(sums[0] / world_.size(), sums[1] > 0);
+}
+
 StepReport Trainer::step() {
   const auto start = Clock::now();
   const double blocked = model_.blocked_seconds();
   const PhaseTimes before = clock_.times();
   StepReport report;
   report.step = position_.steps_done + 1;
-  gather_choices_.choose(report.step);
-  reduce_choices_.choose(report.step);
+  const bool plain = trial_ && trial_->plain();
+  gather_choices_.choose(report.step, plain);
+  reduce_choices_.choose(report.step, plain);
   step_on(position_.steps_done, report);
   report.gathers = gather_choices_.observe();
   report.reduces = reduce_choices_.observe();
 
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report.tokens_per_s = static_cast<double>(config_.train.batch_tokens) / report.seconds;
+  if (trial_) tell_trial(report);
   report.blocked_seconds = model_.blocked_seconds() - blocked;
   report.by_rank = times_on_rank_0(world_, {report.seconds, clock_.times() - before});
   return report;

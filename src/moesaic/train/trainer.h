@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "moesaic/comm/communicator.h"
+#include "moesaic/cost/step_trial.h"
 #include "moesaic/nn/gate_states.h"
 #include "moesaic/shard/gather_choices.h"
 #include "moesaic/shard/reduce_choices.h"
@@ -55,6 +56,8 @@ struct StepReport {
   // Of units that can travel coded; equal on all ranks of a unit's group.
   std::vector<UnitGathers> gathers;
   std::vector<UnitReduces> reduces;
+  // Where this step ended a trial of steps whose gathers and reduces are all plain.
+  std::optional<StepTrialResult> trial;
   std::vector<RankTimes> by_rank;  // on rank 0; empty elsewhere
   std::int64_t inter_node_bytes() const {
     return gather.inter_node + reduce.inter_node + exchange.inter_node + control.inter_node;
@@ -96,6 +99,7 @@ class Trainer {
   double forward_and_backward(std::int64_t step, StepReport& report);
   void step_on(std::int64_t step, StepReport& report);
   void sum_over_ranks(StepReport& report, double loss, std::vector<std::int64_t> sent);
+  void tell_trial(StepReport& report);
 
   Config config_;
   PhaseClock clock_;
@@ -107,6 +111,7 @@ class Trainer {
   Calibration calibration_;  // what the choices go by
   GatherChoices gather_choices_;
   ReduceChoices reduce_choices_;
+  std::optional<StepTrial> trial_;  // where gates choose
   GateStates gates_;
   Position position_;
 };
