@@ -74,7 +74,7 @@ std::map<std::string, std::string> weight_map(ShardedModel& model, const std::st
 // This rank's file of one kind. The writer exists only while nothing has failed; collectives go on
 // regardless.
 FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder, const std::string& kind,
-                       const std::vector<State>& states, const GateStates& gates, std::string& failure) {
+                       const std::vector<State>& states, const GateStates& gates, Failure& failure) {
   Communicator& world = model.world();
   const Span span(world.tracer(), {.phase = Phase::kSave, .name = kind});
   const int rank = world.rank();
@@ -230,18 +230,18 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
   const std::filesystem::path folder = staging_folder(checkpoints, position.steps_done);
   const std::vector<State> masters = {master_state(model)}, moments = moment_states(trainer.optimizer());
 
-  std::string failure;
+  Failure failure;
   work_together(world, [&] {
     if (world.rank() == 0) attempt(failure, [&] { begin_checkpoint(checkpoints, position.steps_done); });
   });
-  agree<IoError>(world, failure);
+  agree(world, failure);
 
   std::vector<FileEntry> entries;
   entries.push_back(write_states(model, folder, kModel, masters, trainer.gates(), failure));
   entries.push_back(write_states(model, folder, kOptimizer, moments, {}, failure));
   const std::vector<std::string> entries_by_rank = gather_texts(world, encode_entries(entries));
   try {
-    agree<IoError>(world, failure);
+    agree(world, failure);
   } catch (const Error&) {  // rank 0 may be told of the end by a rank that threw first, as PeerLost
     if (world.rank() == 0) abandon_checkpoint(checkpoints, position.steps_done);
     throw;
@@ -255,7 +255,7 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
     });
     if (!failure.empty()) abandon_checkpoint(checkpoints, position.steps_done);
   });
-  agree<IoError>(world, failure);
+  agree(world, failure);
   return checkpoints / checkpoint_name(position.steps_done);
 }
 
@@ -263,22 +263,22 @@ namespace {
 
 // Every byte against its checksum, the files shared out over the ranks, before anything is read.
 void verify_together(Communicator& world, const std::filesystem::path& checkpoint) {
-  std::string failure;
+  Failure failure;
   work_together(
       world, [&] { attempt(failure, [&] { verify_checkpoint(checkpoint, world.rank(), world.size()); }); });
-  agree<CorruptData>(world, failure);
+  agree(world, failure);
 }
 
 void load_verified_parameters(ShardedModel& model, GateStates& gates,
                               const std::filesystem::path& checkpoint) {
-  std::string failure;
+  Failure failure;
   std::optional<SafetensorsSet> set;
   const std::vector<State> states = {master_state(model)};
   attempt(failure, [&] {
     set = SafetensorsSet::open(checkpoint / index_name(kModel));
     check_all(*set, model, states, gates);
   });
-  agree<InvalidArgument>(model.world(), failure);
+  agree(model.world(), failure);
   work_together(model.world(), [&] {
     read_states(*set, model, states);
     read_gates(*set, model, gates);
@@ -309,7 +309,7 @@ void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) 
   Communicator& world = trainer.world();
   verify_together(world, checkpoint);
   const std::vector<State> moments = moment_states(trainer.optimizer());
-  std::string failure;
+  Failure failure;
   std::optional<SafetensorsSet> set;
   Trainer::Position position;
   attempt(failure, [&] {
@@ -320,7 +320,7 @@ void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) 
     set = SafetensorsSet::open(checkpoint / index_name(kOptimizer));
     check_all(*set, trainer.model(), moments, {});
   });
-  agree<InvalidArgument>(world, failure);
+  agree(world, failure);
   load_verified_parameters(trainer.model(), trainer.gates(), checkpoint);
   work_together(world, [&] { read_states(*set, trainer.model(), moments); });
   trainer.restore(position);
