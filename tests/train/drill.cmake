@@ -6,6 +6,7 @@ moesaic_see_torch(fault_drill)
 target_compile_options(fault_drill PRIVATE -O1)
 moesaic_pytest(launch/test_fault_drills.py)
 moesaic_pytest(launch/test_bad_files.py)
+moesaic_pytest(launch/test_wrong_placements.py)
 # Faults in reading, preloaded into moesaic itself.
 add_library(read_fault SHARED launch/read_fault.cc)
 target_link_libraries(read_fault PRIVATE ${CMAKE_DL_LIBS})

@@ -22,7 +22,6 @@ constexpr int kMaxManifestDepth = 64;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".tmp";
 constexpr std::string_view kReplaced = ".old";
-constexpr std::string_view kManifestName = "manifest.json";
 
 std::string hex(std::uint32_t crc) { return fmt::format("{:08x}", crc); }
 

@@ -30,6 +30,8 @@
 
 namespace moesaic {
 
+inline constexpr std::string_view kManifestName = "manifest.json";
+
 struct FileEntry {
   std::string name;  // within the checkpoint's folder
   std::int64_t bytes = 0;
