@@ -107,34 +107,48 @@ TEST(Chunks, ThoseThatAreInCanBeWorkedOnAndSentHomeWhileTheLastIsStillOnItsWay) 
 
 // ---- losses ----
 
+// Four ranks on two nodes move six rows each, in three chunks. before_sums(group, c): between the arrival of
+// chunk c at its experts and its way home; lost(error): what a rank is told that loses a peer.
+void lose_a_rank(Route route, std::chrono::milliseconds timeout,
+                 const std::function<void(Communicator&, std::size_t)>& before_sums,
+                 const std::function<void(const PeerLost&)>& lost) {
+  constexpr std::int64_t kTokens = 6, kWidth = 3, kRowBytes = kWidth * std::int64_t{sizeof(float)};
+  constexpr int kChunks = 3;
+  run_world(
+      Topology::uniform(4, 2),
+      [&](Communicator& group) {
+        const auto plan = for_all_ranks(4, kTokens);
+        const Buffer x = packed(std::vector<float>(kTokens * kWidth, 1.0f), DType::kF32);
+        Buffer rows, y(kTokens * kRowBytes);
+        const auto handle = plan_dispatch(group, plan, Placement::contiguous(4, 4, 4), kRowBytes,
+                                          {.route = route, .chunks = kChunks});
+        MovingRows moving = start_rows(group, handle, {x.data(), DType::kF32, kTokens, kWidth}, rows, true);
+        MovingSums sums(group, handle, true);
+        try {
+          for (std::size_t c = 0; c < kChunks; ++c) {
+            moving.wait(c);
+            before_sums(group, c);
+            const auto& chunk = handle.chunks[c];
+            sums.start({rows.data() + chunk.first_row * kRowBytes, DType::kF32, chunk.num_rows, kWidth});
+          }
+          sums.finish({y.data(), DType::kF32, kTokens, kWidth});
+        } catch (const PeerLost& error) {
+          lost(error);
+          throw;
+        }
+      },
+      timeout);
+}
+
 TEST(Chunks, WhenARankThrowsBetweenTwoChunksTheOthersLosePeersAndNobodyHangs) {
   for (const Route route : kRoutes) {
     SCOPED_TRACE(name_of(route));
     std::atomic<int> lost = 0;
-    EXPECT_THROW(
-        run_world(Topology::uniform(4, 2),
-                  [&](Communicator& group) {
-                    const auto plan = for_all_ranks(4, 6);
-                    const Buffer x = packed(std::vector<float>(6 * 3, 1.0f), DType::kF32);
-                    Buffer rows, y(6 * 3 * 4);
-                    const auto handle = plan_dispatch(group, plan, Placement::contiguous(4, 4, 4), 12,
-                                                      {.route = route, .chunks = 3});
-                    MovingRows moving = start_rows(group, handle, {x.data(), DType::kF32, 6, 3}, rows, true);
-                    MovingSums sums(group, handle, true);
-                    try {
-                      for (std::size_t c = 0; c < 3; ++c) {
-                        moving.wait(c);
-                        if (group.rank() == 1 && c == 1) throw NonFinite("an expert gave nan");
-                        const auto& chunk = handle.chunks[c];
-                        sums.start({rows.data() + chunk.first_row * 12, DType::kF32, chunk.num_rows, 3});
-                      }
-                      sums.finish({y.data(), DType::kF32, 6, 3});
-                    } catch (const PeerLost& e) {
-                      lost += e.rank() == 1;
-                      throw;
-                    }
-                  }),
-        NonFinite);
+    const auto throw_on_rank_1 = [](Communicator& group, std::size_t c) {
+      if (group.rank() == 1 && c == 1) throw NonFinite("an expert gave nan");
+    };
+    const auto count_rank_1 = [&](const PeerLost& error) { lost += error.rank() == 1; };
+    EXPECT_THROW(lose_a_rank(route, kTestTimeout, throw_on_rank_1, count_rank_1), NonFinite);
     EXPECT_EQ(lost, 3);
   }
 }
@@ -143,34 +157,14 @@ TEST(Chunks, WhenARankFallsSilentBetweenTwoChunksTheOthersLosePeersWithinTheTime
   for (const Route route : kRoutes) {
     SCOPED_TRACE(name_of(route));
     std::atomic<int> lost = 0;
+    const auto start = Clock::now();
+    const auto rank_2_waits = [&](Communicator& group, std::size_t) {
+      while (group.rank() == 2 && lost < 3 && Clock::now() - start < kTestTimeout) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    };
     EXPECT_THROW(
-        run_world(
-            Topology::uniform(4, 2),
-            [&](Communicator& group) {
-              const auto plan = for_all_ranks(4, 6);
-              const Buffer x = packed(std::vector<float>(6 * 3, 1.0f), DType::kF32);
-              Buffer rows, y(6 * 3 * 4);
-              const auto handle = plan_dispatch(group, plan, Placement::contiguous(4, 4, 4), 12,
-                                                {.route = route, .chunks = 3});
-              MovingRows moving = start_rows(group, handle, {x.data(), DType::kF32, 6, 3}, rows, true);
-              MovingSums sums(group, handle, true);
-              const auto start = Clock::now();
-              try {
-                for (std::size_t c = 0; c < 3; ++c) {
-                  moving.wait(c);
-                  while (group.rank() == 2 && lost < 3 && Clock::now() - start < kTestTimeout) {
-                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                  }
-                  const auto& chunk = handle.chunks[c];
-                  sums.start({rows.data() + chunk.first_row * 12, DType::kF32, chunk.num_rows, 3});
-                }
-                sums.finish({y.data(), DType::kF32, 6, 3});
-              } catch (const PeerLost&) {
-                ++lost;
-                throw;
-              }
-            },
-            std::chrono::milliseconds(300)),
+        lose_a_rank(route, std::chrono::milliseconds(300), rank_2_waits, [&](const PeerLost&) { ++lost; }),
         PeerLost);
     EXPECT_GE(lost, 3);
   }

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from checkpoints import rewrite_manifest
 from program import (FAILURE, MISUSE, Job, losses, metrics, moesaic, newest_checkpoint, refused, settings, tensors_on_disk,
                      train, wait_until, write_config)
 
@@ -89,25 +90,6 @@ def test_a_token_file_that_shrinks_during_the_run_ends_it_with_a_word(tmp_path):
 
 
 # ---- checkpoints ----
-
-
-def crc32c(data):
-    """Castagnoli's, bit by bit."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def rewrite_manifest(checkpoint, change):
-    """A manifest whose checksum is right and whose content is not."""
-    file = checkpoint / "manifest.json"
-    body = json.loads(file.read_text())["manifest"]
-    change(body)
-    text = json.dumps(body, separators=(",", ":"), sort_keys=True)
-    file.write_text(json.dumps({"manifest": body, "crc32c": f"{crc32c(text.encode()):08x}"}))
 
 
 def test_a_manifest_rewritten_alike_is_accepted(copy):

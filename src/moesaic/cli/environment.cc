@@ -73,7 +73,7 @@ std::string cpu_name() {
 void record_environment(Communicator& world, const Config& config, std::int64_t from_step,
                         const std::filesystem::path& file) {
   const std::vector<std::string> hosts = gather_texts(world, host_name());
-  std::string failure;
+  Failure failure;
   if (world.rank() == 0) {
     Json invocations = earlier_invocations(file);
     invocations.push_back({
@@ -99,7 +99,7 @@ void record_environment(Communicator& world, const Config& config, std::int64_t 
       rename_path(renewed, file);
     });
   }
-  agree<IoError>(world, failure);
+  agree(world, failure);
 }
 
 }  // namespace moesaic::cli

@@ -52,9 +52,10 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& checkpoints
 }
 
 std::filesystem::path newest_checkpoint(Communicator& world, const std::filesystem::path& checkpoints) {
-  std::string failure, found;
+  std::string found;
+  Failure failure;
   if (world.rank() == 0) attempt(failure, [&] { found = newest_checkpoint(checkpoints).string(); });
-  agree<CorruptData>(world, failure);
+  agree(world, failure);
   return gather_texts(world, found).front();
 }
 

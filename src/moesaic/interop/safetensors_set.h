@@ -29,6 +29,8 @@ class SafetensorsSet {
     shard(name).read(name, offset, bytes);
   }
   std::span<const SafetensorsReader> shards() const { return shards_; }
+  // That of the tensor.
+  const std::filesystem::path& file_of(std::string_view name) const { return shard(name).path(); }
 
  private:
   const SafetensorsReader& shard(std::string_view name) const;

@@ -53,18 +53,34 @@ std::vector<std::string> texts_on_rank_0(Communicator& world, const std::string&
   return cut(all, lengths);
 }
 
-void attempt(std::string& failure, const std::function<void()>& work) {
+void attempt(Failure& failure, const std::function<void()>& work) {
   if (!failure.empty()) return;
   try {
     work();
   } catch (const IoError& error) {
-    failure = error.what();
+    failure = {Failure::Kind::kIoError, error.what()};
   } catch (const CorruptData& error) {
-    failure = error.what();
+    failure = {Failure::Kind::kCorruptData, error.what()};
   } catch (const InvalidArgument& error) {
-    failure = error.what();
+    failure = {Failure::Kind::kInvalidArgument, error.what()};
   } catch (const std::filesystem::filesystem_error& error) {
-    failure = error.what();
+    failure = {Failure::Kind::kIoError, error.what()};
+  }
+}
+
+void agree(Communicator& world, const Failure& failure) {
+  const std::string mine = failure.empty() ? "" : static_cast<char>(failure.kind) + failure.text;
+  const std::vector<std::string> failures = gather_texts(world, mine);
+  const auto first = std::ranges::find_if(failures, [](const std::string& text) { return !text.empty(); });
+  if (first == failures.end()) return;
+  const std::string text = fmt::format("rank {}: {}", first - failures.begin(), first->substr(1));
+  switch (static_cast<Failure::Kind>(first->front())) {
+    case Failure::Kind::kInvalidArgument:
+      throw InvalidArgument(text);
+    case Failure::Kind::kCorruptData:
+      throw CorruptData(text);
+    case Failure::Kind::kIoError:
+      throw IoError(text);
   }
 }
 

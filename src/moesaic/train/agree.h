@@ -17,17 +17,21 @@ std::vector<std::string> gather_texts(Communicator& world, const std::string& mi
 // Every rank's text, by rank, on rank 0; nothing elsewhere. For texts too long for every rank to hold.
 std::vector<std::string> texts_on_rank_0(Communicator& world, const std::string& mine);
 
-// Runs `work` on this rank unless an earlier attempt failed; keeps the message of an IoError, CorruptData or
-// InvalidArgument it throws instead of leaving while others wait in a collective. Other errors pass through.
-void attempt(std::string& failure, const std::function<void()>& work);
+// How this rank's work failed; empty as long as it did not.
+struct Failure {
+  enum class Kind : char { kInvalidArgument = 'a', kCorruptData = 'd', kIoError = 'i' };
+  Kind kind = Kind::kIoError;
+  std::string text = {};
+  bool empty() const { return text.empty(); }
+};
 
-// Throws `ErrorClass` on every rank, naming the lowest rank that failed and its message, when any did.
-template <typename ErrorClass>
-void agree(Communicator& world, const std::string& failure) {
-  const std::vector<std::string> failures = gather_texts(world, failure);
-  for (std::size_t rank = 0; rank < failures.size(); ++rank) {
-    if (!failures[rank].empty()) throw ErrorClass("rank " + std::to_string(rank) + ": " + failures[rank]);
-  }
-}
+// Runs `work` on this rank unless an earlier attempt failed; keeps an IoError (or one of std::filesystem),
+// CorruptData or InvalidArgument it throws instead of leaving while others wait in a collective. Other errors
+// pass through.
+void attempt(Failure& failure, const std::function<void()>& work);
+
+// When the work failed on any rank: throws the error of the lowest one that it failed on, in its class and
+// with the rank before its message, on every rank.
+void agree(Communicator& world, const Failure& failure);
 
 }  // namespace moesaic

@@ -16,20 +16,13 @@
 #include "moesaic/shard/collect.h"
 #include "moesaic/train/agree.h"
 #include "moesaic/train/checkpoint_dir.h"
+#include "moesaic/train/checkpoint_files.h"
 #include "moesaic/train/work_together.h"
 
 namespace moesaic {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr const char* kModel = "model";
-constexpr const char* kOptimizer = "optimizer";
-
-std::string file_name(const std::string& kind, int rank, int world_size) {
-  return fmt::format("{}-{:05}-of-{:05}.safetensors", kind, rank, world_size);
-}
-std::string index_name(const std::string& kind) { return kind + ".safetensors.index.json"; }
 
 // One kind of state (masters, or a moment): its tensors are named prefix + global name.
 struct State {
@@ -58,7 +51,8 @@ std::map<std::string, std::string> weight_map(ShardedModel& model, const std::st
   for (std::size_t u = 0; u < model.units().size(); ++u) {
     const UnitLayout& layout = model.units()[u]->layout();
     for (int block = 0; block < layout.num_blocks(); ++block) {
-      const std::string file = file_name(kind, writer_of(layout, static_cast<int>(u), block), world_size);
+      const std::string file =
+          tensor_file_name(kind, writer_of(layout, static_cast<int>(u), block), world_size);
       for (const Segment& segment : layout.block_segments(block)) {
         for (const State& state : states) files[state.prefix + segment.tensor->name] = file;
       }
@@ -66,7 +60,7 @@ std::map<std::string, std::string> weight_map(ShardedModel& model, const std::st
   }
   for (std::size_t layer = 0; layer < gates.layers.size(); ++layer) {
     if (!gates.layers[layer].empty())
-      files[gate_state_name(model.config(), layer)] = file_name(kind, 0, world_size);
+      files[gate_state_name(model.config(), layer)] = tensor_file_name(kind, 0, world_size);
   }
   return files;
 }
@@ -74,7 +68,7 @@ std::map<std::string, std::string> weight_map(ShardedModel& model, const std::st
 // This rank's file of one kind. The writer exists only while nothing has failed; collectives go on
 // regardless.
 FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder, const std::string& kind,
-                       const std::vector<State>& states, const GateStates& gates, std::string& failure) {
+                       const std::vector<State>& states, const GateStates& gates, Failure& failure) {
   Communicator& world = model.world();
   const Span span(world.tracer(), {.phase = Phase::kSave, .name = kind});
   const int rank = world.rank();
@@ -96,7 +90,7 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
                      {static_cast<std::int64_t>(gates.layers[layer].size())}});
   }
 
-  const std::filesystem::path path = folder / file_name(kind, rank, world.size());
+  const std::filesystem::path path = folder / tensor_file_name(kind, rank, world.size());
   std::unique_ptr<SafetensorsWriter> writer;
   work_together(
       world, [&] { attempt(failure, [&] { writer = std::make_unique<SafetensorsWriter>(path, infos); }); });
@@ -135,7 +129,7 @@ FileEntry write_states(ShardedModel& model, const std::filesystem::path& folder,
 
 FileEntry write_index(const std::filesystem::path& folder, const std::string& kind,
                       const std::map<std::string, std::string>& files) {
-  const std::filesystem::path path = folder / index_name(kind);
+  const std::filesystem::path path = folder / index_file_name(kind);
   write_text_synced(path, Json{{"metadata", Json::object()}, {"weight_map", files}}.dump(1) + "\n");
   return describe_file(path);
 }
@@ -203,20 +197,17 @@ CheckpointManifest describe(Trainer& trainer, const Trainer::Position& position,
   manifest.step = position.steps_done;
   manifest.next_sample = position.next_sample;
   manifest.config_toml = to_toml(trainer.config());
-  manifest.placement = Json{{"num_experts", model.placement().num_experts()},
-                            {"world_size", model.placement().world_size()},
-                            {"exchange_size", model.placement().exchange_size()}}
-                           .dump();
+  manifest.placement = placement_to_json(model.placement());
   manifest.extra =
       Json{{"optimizer_steps", position.optimizer_steps}, {"skipped_in_a_row", position.skipped_in_a_row}}
           .dump();
   for (const std::string& text : entries_by_rank) {
     for (FileEntry& entry : decode_entries(text)) manifest.files.push_back(std::move(entry));
   }
-  manifest.files.push_back(
-      write_index(folder, kModel, weight_map(model, kModel, {master_state(model)}, trainer.gates())));
-  manifest.files.push_back(
-      write_index(folder, kOptimizer, weight_map(model, kOptimizer, moment_states(trainer.optimizer()), {})));
+  manifest.files.push_back(write_index(
+      folder, kModelFiles, weight_map(model, kModelFiles, {master_state(model)}, trainer.gates())));
+  manifest.files.push_back(write_index(
+      folder, kOptimizerFiles, weight_map(model, kOptimizerFiles, moment_states(trainer.optimizer()), {})));
   return manifest;
 }
 
@@ -230,18 +221,18 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
   const std::filesystem::path folder = staging_folder(checkpoints, position.steps_done);
   const std::vector<State> masters = {master_state(model)}, moments = moment_states(trainer.optimizer());
 
-  std::string failure;
+  Failure failure;
   work_together(world, [&] {
     if (world.rank() == 0) attempt(failure, [&] { begin_checkpoint(checkpoints, position.steps_done); });
   });
-  agree<IoError>(world, failure);
+  agree(world, failure);
 
   std::vector<FileEntry> entries;
-  entries.push_back(write_states(model, folder, kModel, masters, trainer.gates(), failure));
-  entries.push_back(write_states(model, folder, kOptimizer, moments, {}, failure));
+  entries.push_back(write_states(model, folder, kModelFiles, masters, trainer.gates(), failure));
+  entries.push_back(write_states(model, folder, kOptimizerFiles, moments, {}, failure));
   const std::vector<std::string> entries_by_rank = gather_texts(world, encode_entries(entries));
   try {
-    agree<IoError>(world, failure);
+    agree(world, failure);
   } catch (const Error&) {  // rank 0 may be told of the end by a rank that threw first, as PeerLost
     if (world.rank() == 0) abandon_checkpoint(checkpoints, position.steps_done);
     throw;
@@ -255,7 +246,7 @@ std::filesystem::path save_checkpoint(Trainer& trainer, const std::filesystem::p
     });
     if (!failure.empty()) abandon_checkpoint(checkpoints, position.steps_done);
   });
-  agree<IoError>(world, failure);
+  agree(world, failure);
   return checkpoints / checkpoint_name(position.steps_done);
 }
 
@@ -263,22 +254,33 @@ namespace {
 
 // Every byte against its checksum, the files shared out over the ranks, before anything is read.
 void verify_together(Communicator& world, const std::filesystem::path& checkpoint) {
-  std::string failure;
+  Failure failure;
   work_together(
       world, [&] { attempt(failure, [&] { verify_checkpoint(checkpoint, world.rank(), world.size()); }); });
-  agree<CorruptData>(world, failure);
+  agree(world, failure);
+}
+
+// What was saved lies where its placement has it, and nowhere else.
+void check_placement(const std::filesystem::path& checkpoint, const SafetensorsSet& set,
+                     const std::string& kind, const ShardedModel& model, const std::vector<State>& states) {
+  const Placement placement = saved_placement(
+      read_manifest(checkpoint), (checkpoint / kManifestName).string(), model.placement().num_experts());
+  std::vector<std::string> prefixes;
+  for (const State& state : states) prefixes.push_back(state.prefix);
+  check_owners(set, kind, unit_specs(model.config()), prefixes, placement);
 }
 
 void load_verified_parameters(ShardedModel& model, GateStates& gates,
                               const std::filesystem::path& checkpoint) {
-  std::string failure;
+  Failure failure;
   std::optional<SafetensorsSet> set;
   const std::vector<State> states = {master_state(model)};
   attempt(failure, [&] {
-    set = SafetensorsSet::open(checkpoint / index_name(kModel));
+    set = SafetensorsSet::open(checkpoint / index_file_name(kModelFiles));
     check_all(*set, model, states, gates);
+    check_placement(checkpoint, *set, kModelFiles, model, states);
   });
-  agree<InvalidArgument>(model.world(), failure);
+  agree(model.world(), failure);
   work_together(model.world(), [&] {
     read_states(*set, model, states);
     read_gates(*set, model, gates);
@@ -309,18 +311,19 @@ void load_checkpoint(Trainer& trainer, const std::filesystem::path& checkpoint) 
   Communicator& world = trainer.world();
   verify_together(world, checkpoint);
   const std::vector<State> moments = moment_states(trainer.optimizer());
-  std::string failure;
+  Failure failure;
   std::optional<SafetensorsSet> set;
   Trainer::Position position;
   attempt(failure, [&] {
     const CheckpointManifest manifest = read_manifest(checkpoint);
     position = position_in(manifest);
-    require_same_run(parse_config(manifest.config_toml, (checkpoint / "manifest.json").string(), checkpoint),
+    require_same_run(parse_config(manifest.config_toml, (checkpoint / kManifestName).string(), checkpoint),
                      trainer.config());
-    set = SafetensorsSet::open(checkpoint / index_name(kOptimizer));
+    set = SafetensorsSet::open(checkpoint / index_file_name(kOptimizerFiles));
     check_all(*set, trainer.model(), moments, {});
+    check_placement(checkpoint, *set, kOptimizerFiles, trainer.model(), moments);
   });
-  agree<InvalidArgument>(world, failure);
+  agree(world, failure);
   load_verified_parameters(trainer.model(), trainer.gates(), checkpoint);
   work_together(world, [&] { read_states(*set, trainer.model(), moments); });
   trainer.restore(position);

@@ -22,7 +22,6 @@ constexpr int kMaxManifestDepth = 64;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".tmp";
 constexpr std::string_view kReplaced = ".old";
-constexpr std::string_view kManifestName = "manifest.json";
 
 std::string hex(std::uint32_t crc) { return fmt::format("{:08x}", crc); }
 
@@ -87,7 +86,9 @@ std::optional<std::int64_t> step_of(std::string_view name, std::string_view suff
   return step;
 }
 
+// IoError where the disk does not say whether it is.
 bool is_complete(const fs::path& folder) {
+  if (!or_io_error([&] { return fs::exists(folder / kManifestName); })) return false;
   try {
     for (const FileEntry& entry : read_manifest(folder).files) {
       std::error_code error;
@@ -95,7 +96,7 @@ bool is_complete(const fs::path& folder) {
       if (error || size != static_cast<std::uintmax_t>(entry.bytes)) return false;
     }
     return true;
-  } catch (const Error&) {
+  } catch (const CorruptData&) {
     return false;
   }
 }

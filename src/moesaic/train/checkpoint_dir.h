@@ -30,6 +30,8 @@
 
 namespace moesaic {
 
+inline constexpr std::string_view kManifestName = "manifest.json";
+
 struct FileEntry {
   std::string name;  // within the checkpoint's folder
   std::int64_t bytes = 0;
@@ -69,7 +71,7 @@ void abandon_checkpoint(const std::filesystem::path& root, std::int64_t step) no
 
 // The folder of the newest complete checkpoint: manifest intact, all files there in full size (their contents
 // are verify_checkpoint()'s business). Empty when there is none. Reads the folder, not `latest`, which a
-// crash can leave behind.
+// crash can leave behind. A disk that fails is an IoError, and no reason to go back to an older one.
 std::optional<std::filesystem::path> find_newest(const std::filesystem::path& root);
 
 // CorruptData when the manifest is damaged or of another format version.

@@ -40,7 +40,7 @@ bool anyone_stops(Communicator& world, bool here) {
 }  // namespace
 
 RunLock::RunLock(Communicator& world, const std::filesystem::path& run_dir) {
-  std::string failure;
+  Failure failure;
   if (world.rank() == 0) {
     attempt(failure, [&] {
       create_folders(run_dir);
@@ -51,7 +51,7 @@ RunLock::RunLock(Communicator& world, const std::filesystem::path& run_dir) {
       }
     });
   }
-  agree<IoError>(world, failure);
+  agree(world, failure);
 }
 
 void run_training(Trainer& trainer, const std::filesystem::path& run_dir, const RunObserver& observer) {

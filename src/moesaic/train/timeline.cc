@@ -125,7 +125,7 @@ void write_timeline(Communicator& world, const Timeline& timeline, const std::st
   const int rank = world.rank();
   const std::vector<std::string> events = texts_on_rank_0(
       world, timeline.events(rank, fmt::format("rank {} ({})", rank, host), offset.us - start));
-  std::string failure;
+  Failure failure;
   if (rank == 0) {
     std::string text = "{\"traceEvents\": [\n";
     for (const std::string& of_rank : events) text += of_rank;
@@ -134,7 +134,7 @@ void write_timeline(Communicator& world, const Timeline& timeline, const std::st
                         Json{{"clock_error_us", error}, {"spans_left_out", left_out}}.dump());
     attempt(failure, [&] { write_text_synced(file, text); });
   }
-  agree<IoError>(world, failure);
+  agree(world, failure);
 }
 
 }  // namespace moesaic

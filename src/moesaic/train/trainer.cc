@@ -69,11 +69,11 @@ Calibration calibration_for(const CodecConfig& config, ShardedModel& model, Comm
   if (!has_gates(config, model) && !model.chooses_routes()) return {};
   if (config.calibration.empty()) return calibrate(world, {.budget_s = kCalibrationBudget});
   Calibration read;
-  std::string failure;
+  Failure failure;
   attempt(failure, [&] {
     if (world.rank() == 0) read = calibration_from_json(read_text(config.calibration), config.calibration);
   });
-  agree<InvalidArgument>(world, failure);
+  agree(world, failure);
   Calibration calibration = from_rank_0(world, read);
   require_same_ranks(calibration, world, config.calibration);
   return calibration;

@@ -69,7 +69,7 @@ WeightRecorder::WeightRecorder(Trainer& trainer, std::filesystem::path folder,
                                std::vector<std::int64_t> steps)
     : trainer_(&trainer), folder_(std::move(folder)), steps_(std::move(steps)) {
   Communicator& world = trainer.world();
-  std::string failure, differs;
+  Failure failure;
   if (world.rank() == 0) {
     index_.config_toml = to_toml(trainer.config());
     index_.compute_dtype = name_of(trainer.config().train.dtype);
@@ -78,14 +78,11 @@ WeightRecorder::WeightRecorder(Trainer& trainer, std::filesystem::path folder,
       std::filesystem::create_directories(folder_);
       if (!holds_trace(folder_)) return;
       TraceIndex there = read_trace_index(folder_);
-      if (there.units != index_.units) {
-        differs = fmt::format("{} holds a weight trace of another model", folder_.string());
-      }
+      require(there.units == index_.units, "{} holds a weight trace of another model", folder_.string());
       index_.images = std::move(there.images);
     });
   }
-  agree<InvalidArgument>(world, differs);
-  agree<IoError>(world, failure);
+  agree(world, failure);
 }
 
 void WeightRecorder::before_step(std::int64_t step) {
@@ -96,7 +93,7 @@ void WeightRecorder::record(std::int64_t step) {
   Communicator& world = trainer_->world();
   const Span span(world.tracer(), {.phase = Phase::kSave, .name = "record weights"});
   const std::filesystem::path path = folder_ / image_name(step), staged = path.string() + ".tmp";
-  std::string failure;
+  Failure failure;
   std::unique_ptr<SafetensorsWriter> writer;
   // Rank 0's part, while the others know that it lives.
   const auto on_rank_0 = [&](const std::function<void()>& work) {
@@ -126,7 +123,7 @@ void WeightRecorder::record(std::int64_t step) {
     write_trace_index(folder_, index_);
   });
   writer.reset();  // of a file that is not whole: removes it
-  agree<IoError>(world, failure);
+  agree(world, failure);
 }
 
 }  // namespace moesaic
