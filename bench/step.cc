@@ -26,8 +26,10 @@ namespace {
 // choose another expert.
 constexpr double kLossTolerance = 1e-2;
 // Of everyone, so that all are timed in the same steps. The first step has no reference, the second no
-// difference before it, the third measures tables that it keeps; by the fifth gates have seen what is waited
-// for.
+// difference before it, the third measures tables that it keeps. A gate believes what it sees from
+// the third step on and leaves a way after two decisions against it, so the fifth is the first that can differ
+// from what was predicted. None need have settled by then (two_way_gate.h): ways may still change in the steps
+// that are timed.
 constexpr int kWarmUpSteps = 5;
 
 struct Variant {

@@ -14,20 +14,15 @@ On a CPU without bf16 instructions PyTorch multiplies bf16 matrices some ten tim
 and attention take copies of their operands in fp32: the fastest that PyTorch has to offer, and the same messages.
 """
 
-import json
-import sys
 import time
 import tomllib
 import warnings
 from pathlib import Path
 
+from answers import answer, run
 from card import sent_and_received
 
 MODES = ("default", "no_reshard", "prefetch")
-
-
-def answer(**values):
-    print(json.dumps(values), flush=True)
 
 
 def multiply_in_fp32():
@@ -89,11 +84,12 @@ def main(mode, config_file, checkpoint, warm_up, steps):
     from olmoe import learning_rate
     if mode not in MODES:
         raise ValueError(f"MODE '{mode}': expected one of {', '.join(MODES)}")
+    checkpoint, warm_up, steps = Path(checkpoint), int(warm_up), int(steps)
     warnings.filterwarnings("ignore", category=FutureWarning)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    config = tomllib.loads(config_file.read_text())
+    config = tomllib.loads(Path(config_file).read_text())
     data, train, seq_len = config["data"], config["train"], config["data"]["seq_len"]
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[train["dtype"]]
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -136,8 +132,4 @@ def main(mode, config_file, checkpoint, warm_up, steps):
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *(int(word) for word in sys.argv[4:]))
-    except Exception as error:  # whoever asked cannot see a traceback
-        answer(error=f"{type(error).__name__}: {error}")
-        raise
+    run(main)

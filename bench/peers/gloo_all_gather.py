@@ -3,22 +3,20 @@
 usage: gloo_all_gather.py ITERATIONS BYTES...     under tools/cluster run --launcher torch, or torchrun
 """
 
-import json
 import statistics
-import sys
 import time
 import warnings
 
+from answers import answer, run
 from card import sent_and_received
 
 WARM_UP = 2
 
 
-def answer(**values):
-    print(json.dumps(values), flush=True)
-
-
-def main(iterations, sizes):
+def main(*words):
+    iterations, *sizes = map(int, words)
+    if iterations < 1 or not sizes or min(sizes) < 1:
+        raise ValueError("expected ITERATIONS BYTES..., all above 0")
     import torch
     import torch.distributed as dist
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch 2.13 gives the call another name
@@ -58,11 +56,4 @@ def main(iterations, sizes):
 
 
 if __name__ == "__main__":
-    try:
-        iterations, *sizes = [int(word) for word in sys.argv[1:]]
-        if iterations < 1 or not sizes or min(sizes) < 1:
-            raise ValueError("expected ITERATIONS BYTES..., all above 0")
-        main(iterations, sizes)
-    except Exception as error:  # whoever asked cannot see a traceback
-        answer(error=f"{type(error).__name__}: {error}")
-        raise
+    run(main)

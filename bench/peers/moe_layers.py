@@ -17,13 +17,11 @@ import sys
 import time
 from pathlib import Path
 
+from answers import answer, run
+
 # PEER -> its module, and what its layers() is told.
 PEERS = {"deepspeed": ("moe_deepspeed", None), "torchtitan": ("moe_torchtitan", None),
          "transformers_eager": ("moe_transformers", "eager"), "transformers_grouped_mm": ("moe_transformers", "grouped_mm")}
-
-
-def answer(**values):
-    print(json.dumps(values), flush=True)
 
 
 class Loaded:
@@ -108,8 +106,4 @@ def main(peer):
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except Exception as error:  # whoever asked cannot see a traceback
-        answer(error=f"{type(error).__name__}: {error}")
-        raise
+    run(main)

@@ -3,14 +3,11 @@
 usage: olmoe_steps.py CONFIG_TOML CHECKPOINT EXPERTS_IMPLEMENTATION THREADS
 """
 
-import json
 import sys
 import tomllib
 from pathlib import Path
 
-
-def answer(**values):
-    print(json.dumps(values), flush=True)
+from answers import answer, run
 
 
 def main(config_file, checkpoint, experts, threads):
@@ -31,8 +28,4 @@ def main(config_file, checkpoint, experts, threads):
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except Exception as error:  # whoever asked cannot see a traceback
-        answer(error=f"{type(error).__name__}: {error}")
-        raise
+    run(main)

@@ -7,12 +7,9 @@ Requests: `prepare VARIANT` (before each `encode`: ZipNN reorders the bits of wh
 Variants: zipnn, and zipnn_delta, ZipNN's own delta against the reference. Each unit is compressed on its own, as a message is.
 """
 
-import json
 import sys
 
-
-def answer(**values):
-    print(json.dumps(values), flush=True)
+from answers import answer, run
 
 
 def main(reference_file, file, *names):
@@ -55,8 +52,4 @@ def main(reference_file, file, *names):
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except Exception as error:  # whoever asked cannot see a traceback
-        answer(error=f"{type(error).__name__}: {error}")
-        raise
+    run(main)

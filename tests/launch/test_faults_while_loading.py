@@ -1,12 +1,13 @@
-"""Faults while `--resume` loads a checkpoint: the job ends soon, non-zero, named, whole; the checkpoint is as it was, and the
-next resume goes on as if nothing had been."""
+"""Faults while `--resume` loads a checkpoint, or tokens later on: the job ends soon, non-zero, named, whole; the checkpoint is
+as it was, and the next resume goes on as if nothing had been."""
 
 import os
 import re
 import shutil
 
 import pytest
-from program import (FAILURE, Job, metrics, moesaic, newest_checkpoint, processes_of, tensors_on_disk, train, wait_until, write_config)
+from program import (FAILURE, Job, metrics, moesaic, newest_checkpoint, processes_of, settings, tensors_on_disk, train,
+                     wait_until, write_config)
 
 LIBRARY = os.path.join(os.environ["MOESAIC_BUILD"], "libread_fault.so")
 RANKS = 3
@@ -43,13 +44,13 @@ def run_dir(runs, tmp_path):
     return shutil.copytree(runs[1], tmp_path / "run")
 
 
-def resume(run_dir, place, action, mpi):
+def resume(run_dir, place, action, mpi, *arguments):
     """Resumes with the fault, on threads at as many reads of all ranks together; it was met, and no process is left."""
     rank, nth, text = place
     who = rank if mpi else -1
     at = nth if mpi or nth == 1 else nth * RANKS
     mark = run_dir.parent / "met"
-    with Job("train", "--run-dir", run_dir, "--resume", *([] if mpi else ["--ranks", RANKS]), mpi_ranks=RANKS if mpi else 0,
+    with Job("train", "--run-dir", run_dir, "--resume", *arguments, *([] if mpi else ["--ranks", RANKS]), mpi_ranks=RANKS if mpi else 0,
              env={**os.environ, "LD_PRELOAD": LIBRARY, "READ_FAULT_MET": str(mark),
                   "READ_FAULT": f"{who} {at} {action} {text}"}) as job:
         ended = job.finish(timeout=SOON)
@@ -95,3 +96,13 @@ def test_a_disk_that_fails_while_loading_is_named_and_ends_all(runs, run_dir, wh
     assert ended.returncode != 0 if mpi else ended.returncode == FAILURE
     assert re.search(rf"moesaic: .*rank \d: .*cannot read {run_dir}/checkpoints/\S+: Input/output error", ended.stderr), ended.stderr
     goes_on_as_if_nothing_had_been(runs, run_dir)
+
+
+@pytest.mark.parametrize("mpi", [False, True], ids=["on_threads", "on_processes"])
+def test_a_disk_that_fails_under_a_token_file_is_named(runs, run_dir, mpi):
+    words = run_dir.parent / "words.txt"
+    shutil.copy(runs[0].parent / "words.txt", words)
+    ended = resume(run_dir, (1, 3, str(words)), "fail", mpi, *settings(data__files=[str(words)]))
+    assert ended.returncode != 0 if mpi else ended.returncode == FAILURE
+    assert re.search(rf"moesaic: .*rank \d: cannot read {words}: Input/output error", ended.stderr), ended.stderr
+    assert newest_checkpoint(run_dir).name == "step-000004"

@@ -116,5 +116,35 @@ TEST(MemoryPlan, ReferencesAreTwoAndAHalfBytesAWeightOfTheUnitOrOfTheShareOfANod
   EXPECT_EQ(references(), share);
 }
 
+TEST(MemoryPlan, ABackwardPassInChunksKeepsTheActivationsOfOneLayersSlotsAndTheirGradients) {
+  ModelConfig config = small_model();
+  config.vocab_size = 1;  // so that no logits are more
+  constexpr std::int64_t kTokens = 16;
+  ParallelOptions options{std::vector(2, ExpertsMode::kExchange), 0, DType::kF32};
+  const auto activations = [&](const Topology& topology) {
+    return plan_memory(config, options, topology, 2, kTokens).activations;
+  };
+  const std::int64_t one_chunk = activations(Topology::uniform(4, 2));
+  // F and, of gates and values, H = 2F.
+  const std::int64_t slots = kTokens * config.moe.gate.top_k, kept = slots * 3 * config.moe.d_expert;
+  const std::int64_t logits = kTokens * 2;  // stand in its place with one chunk
+  const std::int64_t chunks = one_chunk + (kept - logits) * std::int64_t{sizeof(float)};
+  options.exchange_chunks = 3;
+  EXPECT_EQ(activations(Topology::uniform(4, 2)), chunks);
+  EXPECT_EQ(activations(Topology::one_node(4)), chunks);
+  EXPECT_EQ(activations(Topology::one_node(1)), one_chunk);  // nothing travels
+  options.exchange_chunks = std::nullopt;
+  EXPECT_EQ(activations(Topology::uniform(4, 2)), chunks);
+  EXPECT_EQ(activations(Topology::one_node(4)), one_chunk);  // nothing to hide behind
+  options.exchange_size = 2;                                 // of one node each
+  EXPECT_EQ(activations(Topology::uniform(4, 2)), one_chunk);
+  EXPECT_EQ(activations(Topology::uniform(4, 1)), chunks);
+  options.overlap = false;
+  EXPECT_EQ(activations(Topology::uniform(4, 1)), one_chunk);
+  options.overlap = true;
+  options.experts.assign(2, ExpertsMode::kGather);
+  EXPECT_EQ(activations(Topology::uniform(4, 1)), one_chunk);
+}
+
 }  // namespace
 }  // namespace moesaic

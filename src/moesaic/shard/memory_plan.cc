@@ -26,6 +26,28 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
   return values;
 }
 
+// Whether rows that a layer exchanges may travel in more than one chunk (choose_chunks): left open, only where
+// a group spans nodes.
+bool may_exchange_in_chunks(const ParallelOptions& options, const Topology& topology,
+                            const Placement& placement) {
+  const int places = placement.exchange_size();
+  if (!options.overlap || places == 1) return false;
+  if (options.exchange_chunks) return *options.exchange_chunks > 1;
+  for (int rank = 0; rank < topology.world_size(); ++rank) {
+    if (topology.node_of(rank) != topology.node_of(placement.group_of(rank) * places)) return true;
+  }
+  return false;
+}
+
+// Values per token that a backward pass in chunks keeps beside those, from its chunks to its weights' gradients:
+// the activations of each slot, and the gradient before them.
+std::int64_t chunked_backward_values(const ModelConfig& config, int layer) {
+  if (layer < config.num_dense_layers) return 0;
+  const MoeConfig& moe = moe_of(config, layer);
+  const std::int64_t columns = config.activation == Activation::kSwiGlu ? 2 : 1;
+  return max_choices(moe.gate) * (columns + 1) * moe.d_expert;
+}
+
 // Words of a unit of which `rank` keeps what was sent last (coded_gather.h).
 std::int64_t referenced_words(const UnitLayout& layout, ReferenceMode mode, const Topology& topology,
                               int rank, bool own_block_only) {
@@ -114,13 +136,16 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
   }
 
   // What layers keep until their backward, and the most that exists beside it: first the logits and their
-  // gradient, later one recomputed layer.
+  // gradient, later one layer's recomputed values and what its backward pass in chunks keeps.
+  const bool in_chunks = may_exchange_in_chunks(options, topology, placement);
   std::int64_t kept = 0, beside = config.vocab_size * 2;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const std::int64_t values = activation_values(config, layer);
     const bool again = !recomputed.empty() && recomputed.at(static_cast<std::size_t>(layer));
     kept += again ? config.d_model : values;
-    if (again) beside = std::max(beside, values);
+    const bool exchanged = options.experts[static_cast<std::size_t>(layer)] == ExpertsMode::kExchange;
+    beside = std::max(beside, (again ? values : 0) +
+                                  (in_chunks && exchanged ? chunked_backward_values(config, layer) : 0));
   }
   plan.activations = tokens_per_rank * (kept + beside) * size_of(options.dtype);
   return plan;
