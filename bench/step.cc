@@ -17,6 +17,7 @@
 #include "bench/turns.h"
 #include "moesaic/core/error.h"
 #include "moesaic/core/file.h"
+#include "moesaic/cost/step_trial.h"
 #include "moesaic/train/config.h"
 
 namespace moesaic::bench {
@@ -26,11 +27,10 @@ namespace {
 // choose another expert.
 constexpr double kLossTolerance = 1e-2;
 // Of everyone, so that all are timed in the same steps. The first step has no reference, the second no
-// difference before it, the third measures tables that it keeps. A gate believes what it sees from
-// the third step on and leaves a way after two decisions against it, so the fifth is the first that can differ
-// from what was predicted. None need have settled by then (two_way_gate.h): ways may still change in the steps
-// that are timed.
-constexpr int kWarmUpSteps = 5;
+// difference before it, the third measures tables that it keeps; gates change their minds from the fifth on;
+// then the first trial of plain steps ends. Ways of single units may still change in the steps that are
+// timed.
+constexpr int kWarmUpSteps = StepTrial::kFirst + StepTrial::kPlainWarmUp + StepTrial::kMeasured;
 
 struct Variant {
   std::string name;

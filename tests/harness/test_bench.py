@@ -271,13 +271,13 @@ def test_a_peer_with_another_layer_has_no_time(tmp_path, cluster):
 
 def test_a_peer_with_other_losses_has_no_time(tmp_path, cluster):
     peer = tmp_path / "python"  # on rank 0 alone it speaks
-    peer.write_text("#!/bin/sh\n[ $RANK = 0 ] && for step in 8 9; do echo "
+    peer.write_text("#!/bin/sh\n[ $RANK = 0 ] && for step in 16 17; do echo "
                     """'{"step": '$step', "seconds": 1.0, "loss": 3.0, "nic_bytes": 100}'; done; true\n""")
     peer.chmod(0o755)
     ran, rows = run_tiny("step", tmp_path, "--cluster", "--variants", "raw,fsdp2_default", "--layouts", "2x1", "--rounds", "1",
                          "--python", str(peer))
     assert ran.returncode == 1
-    assert "WRONG: the loss of step 8 is 3, raw has 5." in ran.stdout
+    assert "WRONG: the loss of step 16 is 3, raw has 5." in ran.stdout
     assert {(row["case"], row["variant"]) for row in rows} == {("2x1 1gbit 32", "raw"), ("2x1 1gbit 32", "fsdp2_default")}
     assert all(row["verified"] == (row["variant"] == "raw") for row in rows)
 

@@ -26,8 +26,8 @@ std::int64_t activation_values(const ModelConfig& config, int layer) {
   return values;
 }
 
-// Whether rows that a layer exchanges may travel in more than one chunk (choose_chunks): left open, only where
-// a group spans nodes.
+// Whether rows that a layer exchanges may travel in more than one chunk (choose_chunks): left open, only
+// where a group spans nodes.
 bool may_exchange_in_chunks(const ParallelOptions& options, const Topology& topology,
                             const Placement& placement) {
   const int places = placement.exchange_size();
@@ -39,8 +39,8 @@ bool may_exchange_in_chunks(const ParallelOptions& options, const Topology& topo
   return false;
 }
 
-// Values per token that a backward pass in chunks keeps beside those, from its chunks to its weights' gradients:
-// the activations of each slot, and the gradient before them.
+// Values per token that a backward pass in chunks keeps beside those, from its chunks to its weights'
+// gradients: the activations of each slot, and the gradient before them.
 std::int64_t chunked_backward_values(const ModelConfig& config, int layer) {
   if (layer < config.num_dense_layers) return 0;
   const MoeConfig& moe = moe_of(config, layer);
@@ -144,8 +144,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const ParallelOptions& options
     const bool again = !recomputed.empty() && recomputed.at(static_cast<std::size_t>(layer));
     kept += again ? config.d_model : values;
     const bool exchanged = options.experts[static_cast<std::size_t>(layer)] == ExpertsMode::kExchange;
-    beside = std::max(beside, (again ? values : 0) +
-                                  (in_chunks && exchanged ? chunked_backward_values(config, layer) : 0));
+    beside = std::max(
+        beside, (again ? values : 0) + (in_chunks && exchanged ? chunked_backward_values(config, layer) : 0));
   }
   plan.activations = tokens_per_rank * (kept + beside) * size_of(options.dtype);
   return plan;
