@@ -7,15 +7,11 @@ taken there. What crosses the network stays bf16.
 """
 
 import json
-import sys
 import time
 from pathlib import Path
 
+from answers import answer, run
 from card import sent_and_received
-
-
-def answer(**values):
-    print(json.dumps(values), flush=True)
 
 
 def part(tensor, rank, ranks):
@@ -23,13 +19,14 @@ def part(tensor, rank, ranks):
     return tensor[rank * n:(rank + 1) * n].clone()
 
 
-def main(job):
+def main(job_file):
     import deepspeed
     import fp32_products
     import moe_deepspeed
     import torch
     import torch.distributed as dist
     from safetensors.torch import load_file, save_file
+    job = json.loads(Path(job_file).read_text())
     torch.set_num_threads(1)
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
     rank, ranks, folder = dist.get_rank(), dist.get_world_size(), Path(job["folder"])
@@ -64,8 +61,4 @@ def main(job):
 
 
 if __name__ == "__main__":
-    try:
-        main(json.loads(Path(sys.argv[1]).read_text()))
-    except Exception as error:  # whoever asked cannot see a traceback
-        answer(error=f"{type(error).__name__}: {error}")
-        raise
+    run(main)
