@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -189,6 +190,7 @@ void measure(Report& report, std::vector<LayerPeer>& peers, const LayerCase& lay
   const LayerInputs inputs(layer);
   WeightSets weights(inputs, layer.backward);
   const LayerResults expected = reference_results(layer, inputs);
+  malloc_trim(0);  // W3 in fp64 fills the machine, and peers need room beside us
   OneRank alone;
   OurLayer ours(layer, inputs, weights, alone.world());
   LayerFloor floor(layer, inputs, weights);
@@ -321,6 +323,7 @@ Benchmark moe_layer(const std::string& python, const std::string& peers_python) 
               } else {
                 measure(report, peers, layer, effort);
               }
+              malloc_trim(0);
             }
           }};
 }

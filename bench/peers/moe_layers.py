@@ -11,6 +11,7 @@ Requests are JSON objects, one a line:
   {"action": "unload"}
 """
 
+import ctypes
 import gc
 import json
 import sys
@@ -22,6 +23,12 @@ from answers import answer, run
 # PEER -> its module, and what its layers() is told.
 PEERS = {"deepspeed": ("moe_deepspeed", None), "torchtitan": ("moe_torchtitan", None),
          "transformers_eager": ("moe_transformers", "eager"), "transformers_grouped_mm": ("moe_transformers", "grouped_mm")}
+
+
+def give_back_memory():
+    """What is freed is kept, as the benchmark sets malloc; the next case, and others, need it."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 class Loaded:
@@ -39,6 +46,8 @@ class Loaded:
         for _ in range(case["sets"]):
             weights = {name: tensors[name].to(self.x.dtype, copy=True) for name in ("router", "w_in", "w_out")}
             self.layers.append(module.Layer(case, option, **weights))
+        del tensors
+        give_back_memory()
         self.used = 0
 
     def run(self, backward=True):
@@ -101,7 +110,7 @@ def main(peer):
             answer(file=loaded.save_results())
         else:
             loaded = None
-            gc.collect()
+            give_back_memory()
             answer()
 
 
