@@ -250,7 +250,7 @@ TEST(CodedTraining, Int8GradientsLearnAndAreAnotherRun) {
   config.codec.gradients = codec::GradientWire::kInt8;
   const Outcome lossy = train(config, 20);
   EXPECT_NE(lossy.parameters, plain.parameters);
-  EXPECT_NEAR(lossy.steps.back().loss, plain.steps.back().loss, 0.3);
+  EXPECT_LT(lossy.steps.back().loss, plain.steps.back().loss + 0.3);
   EXPECT_LT(lossy.steps.back().loss, lossy.steps.front().loss - 0.5);
 }
 
