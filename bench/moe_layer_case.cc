@@ -6,7 +6,9 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include "moesaic/core/error.h"
 
@@ -19,6 +21,20 @@ constexpr double kSkewedShare = 0.8;
 
 at::Tensor uniform(at::IntArrayRef sizes, double limit) {
   return at::empty(sizes, at::kFloat).uniform_(-limit, limit);
+}
+
+// Bytes of the one that this core has a part in. (Some systems' sysconf adds up those of all cores, and so
+// many sets of weights fill the machine.)
+std::int64_t last_level_cache() {
+  std::int64_t largest = 0;
+  for (int index = 0;; ++index) {
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
+    std::int64_t kib = 0;
+    if (!(file >> kib)) break;
+    largest = std::max(largest, kib * 1024);
+  }
+  require(largest > 0, "moe_layer: the system does not tell the size of the last-level cache");
+  return largest;
 }
 
 // While it lives.
@@ -81,9 +97,7 @@ LayerInputs::LayerInputs(const LayerCase& layer) {
   const std::int64_t used = (counts > 0).sum().item<std::int64_t>();
   const auto bytes =
       static_cast<std::int64_t>(weights.in.nbytes() + weights.out.nbytes()) / shape.num_experts * used;
-  const std::int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  require(cache > 0, "moe_layer: the system does not tell the size of the last-level cache");
-  num_sets = 1 + 4 * cache / bytes;
+  num_sets = 1 + 4 * last_level_cache() / bytes;
 }
 
 LayerResults reference_results(const LayerCase& layer, const LayerInputs& inputs) {
