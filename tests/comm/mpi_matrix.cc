@@ -1,11 +1,11 @@
 // Runs the collective checks under mpirun, on every topology of the matrix for this number of ranks.
-#include <cstdio>
 #include <exception>
 #include <string>
 
 #include "moesaic/comm/mpi.h"
 #include "moesaic/core/error.h"
 #include "tests/comm/collective_checks.h"
+#include "tests/comm/mpi_failure.h"
 #include "tests/comm/worlds.h"
 
 using namespace moesaic;
@@ -48,11 +48,7 @@ int main(int argc, char** argv) {
     expect_refused({}, "only once");
     run(*transport);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "rank %d: %s\n", transport ? transport->rank() : -1, e.what());
-    std::fflush(stderr);
-    if (transport) transport->abort(e.what());
-    transport.reset();
-    return 1;
+    return moesaic::end_failed_job(transport, e);
   }
   return 0;
 }

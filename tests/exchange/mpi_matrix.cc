@@ -1,8 +1,8 @@
 // Runs the exchange checks under mpirun, on every topology of the matrix for this number of ranks.
-#include <cstdio>
 #include <exception>
 
 #include "moesaic/comm/mpi.h"
+#include "tests/comm/mpi_failure.h"
 #include "tests/comm/worlds.h"
 #include "tests/exchange/checks.h"
 
@@ -23,11 +23,7 @@ int main() {
       }
     }
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "rank %d: %s\n", transport ? transport->rank() : -1, e.what());
-    std::fflush(stderr);
-    if (transport) transport->abort(e.what());
-    transport.reset();
-    return 1;
+    return moesaic::end_failed_job(transport, e);
   }
   return 0;
 }

@@ -1,12 +1,12 @@
 // One step on MPI processes, under mpirun: all ranks clip by one norm, the one of the whole gradient, and the
 // weights after it are those of the same step on threads. Exits non-zero, saying what differed.
 #include <cmath>
-#include <cstdio>
 #include <exception>
 #include <vector>
 
 #include "moesaic/comm/collectives.h"
 #include "moesaic/comm/mpi.h"
+#include "tests/comm/mpi_failure.h"
 #include "tests/train/runs.h"
 
 using namespace moesaic;
@@ -109,11 +109,7 @@ int main() {
     }
     expect(checked > 0, fmt::format("no layout has {} ranks", transport->world_size()));
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "rank %d: %s\n", transport ? transport->rank() : -1, e.what());
-    std::fflush(stderr);
-    if (transport) transport->abort(e.what());
-    transport.reset();
-    return 1;
+    return moesaic::end_failed_job(transport, e);
   }
   return 0;
 }
