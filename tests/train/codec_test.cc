@@ -151,7 +151,8 @@ TEST(CodedTraining, AutoOnOneNodeLeavesGathersRawWithoutMeasuring) {
   Config config = bf16_run(folder);
   config.comm.ranks_per_node = 0;
   config.codec.method = std::nullopt;
-  for (const UnitGathers& gathers : train(config, 2).steps.back().gathers) {
+  const Outcome outcome = train(config, 2);
+  for (const UnitGathers& gathers : outcome.steps.back().gathers) {
     EXPECT_EQ(gathers.method, Method::kRaw);
     EXPECT_FALSE(gathers.decision);
   }
@@ -164,7 +165,8 @@ TEST(CodedTraining, OnOneNodeALosslessMethodIsSentOnlyWhereEveryRankDecodes) {
   config.codec.method = Method::kMomentum;
   for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
     config.codec.reference = mode;
-    for (const UnitGathers& gathers : train(config, 2).steps.back().gathers) {
+    const Outcome outcome = train(config, 2);
+    for (const UnitGathers& gathers : outcome.steps.back().gathers) {
       EXPECT_EQ(gathers.method, mode == ReferenceMode::kRank ? Method::kMomentum : Method::kRaw);
     }
   }
