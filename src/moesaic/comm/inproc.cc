@@ -44,7 +44,9 @@ struct Inbox {
 
 struct Job {
   explicit Job(int size)
-      : inboxes(static_cast<std::size_t>(size)),
+      : attentive(static_cast<unsigned>(size) <= std::thread::hardware_concurrency() ? kAttentive
+                                                                                     : Clock::duration{}),
+        inboxes(static_cast<std::size_t>(size)),
         pulses(static_cast<std::size_t>(size)),
         finished(static_cast<std::size_t>(size)) {}
 
@@ -56,6 +58,8 @@ struct Job {
     for (Pulse& pulse : pulses) pulse.beat();
   }
 
+  // Where ranks share cores, looking would keep away the very rank that is waited for.
+  const Clock::duration attentive;
   std::vector<Inbox> inboxes;
   std::vector<Pulse> pulses;
   std::vector<std::atomic<bool>> finished;
@@ -180,7 +184,7 @@ class InprocTransport final : public Transport {
     return job_->pulse(rank_).count();
   }
   std::uint64_t wait_for_progress(std::uint64_t seen, Clock::time_point deadline) override {
-    const std::uint64_t count = job_->pulse(rank_).wait(seen, deadline);
+    const std::uint64_t count = job_->pulse(rank_).wait(seen, deadline, job_->attentive);
     job_->loss.check();
     return count;
   }

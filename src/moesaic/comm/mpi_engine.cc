@@ -16,9 +16,11 @@ namespace {
 
 using std::chrono::microseconds;
 
-// A thread that waits looks without pause for so long, counted from the last message that moved. (Nor does it
-// yield: on a busy machine that would cost it its turn.)
-constexpr microseconds kAttentive{50};
+// Where no other thread wants its core it goes on for as long as it may take to copy inside the host what is
+// under way; long messages gain nothing by it.
+constexpr std::int64_t kCopiedPerMicrosecond = 4'000;
+constexpr microseconds kLongestCopy{500};
+constexpr microseconds kYieldToNobody{5};
 // Between two looks at messages that do not move, the engine's thread sleeps for 1/16 of the time since one
 // last did.
 constexpr microseconds kShortestPause{20};
@@ -73,23 +75,28 @@ void MpiEngine::post(std::shared_ptr<MpiEntry> entry) {
   entry->pieces_left =
       entry->bytes <= piece_bytes_ ? 1 : 1 + (entry->bytes + piece_bytes_ - 1) / piece_bytes_;
   const std::lock_guard lock(mutex_);
+  bytes_under_way_ += entry->bytes;
   queue_.push_back(std::move(entry));
 }
 
 std::uint64_t MpiEngine::wait(std::uint64_t seen, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   if (may_help_) {
-    auto attentive_until = Clock::now() + kAttentive;
+    auto moved = Clock::now();
+    bool alone = true;  // on this core
     while (pulse.count() == seen && !frozen_) {
       const auto now = Clock::now();
-      if (now >= std::min(attentive_until, deadline)) break;
-      if (in_call_) {  // another thread's turn: its messages and ours are looked at together
+      const auto copied = std::min(microseconds(bytes_under_way_ / kCopiedPerMicrosecond), kLongestCopy);
+      if (now >= std::min(moved + kAttentive + (alone ? copied : microseconds{}), deadline)) break;
+      // In a call: another thread's turn, its messages and ours are looked at together.
+      if (in_call_ || now >= moved + kAttentive) {
         lock.unlock();
         std::this_thread::yield();
+        alone = Clock::now() - now < kYieldToNobody;
         lock.lock();
-      } else if (turn(lock)) {
-        attentive_until = now + kAttentive;
+        if (in_call_ || frozen_ || !alone) continue;
       }
+      if (turn(lock)) moved = now;
     }
     if (pulse.count() != seen) return pulse.count();
   }
@@ -270,6 +277,7 @@ void MpiEngine::complete(const Piece& piece, int error, const MPI_Status& status
     entry.peer_bytes = received;
     entry.stage = MpiStage::kSizesDiffer;
   }
+  if (entry.pieces_left == 1) bytes_under_way_ -= entry.bytes;
   // In this order: who sees the stage may let go of the message, and at no pieces left the buffer is free.
   if (--entry.pieces_left == 0 && entry.stage == MpiStage::kUnderWay) entry.stage = MpiStage::kDone;
 }

@@ -86,7 +86,8 @@ class MpiEngine {
   std::condition_variable wake_;     // for the engine: something to do
   std::condition_variable settled_;  // from the engine: MPI is up; no call is running
   std::vector<std::shared_ptr<MpiEntry>> queue_;
-  int sleepers_ = 0;  // threads that left their messages to the engine's
+  std::atomic<std::int64_t> bytes_under_way_{0};  // of messages posted and not done
+  int sleepers_ = 0;                              // threads that left their messages to the engine's
   bool started_ = false;
   bool may_help_ = false;  // MPI lets other threads in
   bool in_call_ = false;

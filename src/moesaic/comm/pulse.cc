@@ -1,5 +1,6 @@
 #include "moesaic/comm/pulse.h"
 
+#include <algorithm>
 #include <new>
 
 #include "moesaic/core/error.h"
@@ -14,12 +15,10 @@ void Pulse::beat() {
   moved_.notify_all();
 }
 
-std::uint64_t Pulse::count() const {
-  const std::lock_guard lock(mutex_);
-  return count_;
-}
-
-std::uint64_t Pulse::wait(std::uint64_t seen, Clock::time_point deadline) {
+std::uint64_t Pulse::wait(std::uint64_t seen, Clock::time_point deadline, Clock::duration attentive) {
+  for (const auto until = std::min(Clock::now() + attentive, deadline); Clock::now() < until;) {
+    if (count() != seen) return count();
+  }
   std::unique_lock lock(mutex_);
   moved_.wait_until(lock, deadline, [&] { return count_ != seen; });
   return count_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -13,17 +14,23 @@
 
 namespace moesaic {
 
+// A waiting thread looks without pause for so long before it sleeps: longer than a short message takes, and
+// than it costs to fall asleep and be woken. (It does not yield: on a busy machine that would cost it its
+// turn.)
+inline constexpr std::chrono::microseconds kAttentive{50};
+
 // Counts events; sleepers wait for the count to move on (Transport::progress, wait_for_progress).
 class Pulse {
  public:
   void beat();
-  std::uint64_t count() const;
-  std::uint64_t wait(std::uint64_t seen, Clock::time_point deadline);
+  std::uint64_t count() const { return count_.load(std::memory_order_acquire); }
+  // Looks without pause for `attentive`, then sleeps.
+  std::uint64_t wait(std::uint64_t seen, Clock::time_point deadline, Clock::duration attentive = {});
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable moved_;
-  std::uint64_t count_ = 0;
+  std::atomic<std::uint64_t> count_{0};  // moves under the mutex
 };
 
 // Remembers the first loss it was told of; from then on check() throws it.
