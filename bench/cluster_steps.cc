@@ -48,6 +48,10 @@ std::vector<ClusterStep> steps_of_job(Cluster& cluster, const std::vector<std::s
       step.reduce_exposed = phases.at("reduce_exposed");
       step.gather_background = phases.at("gather_background");
       step.reduce_background = phases.at("reduce_background");
+      const nlohmann::json& codec = line.at("codec");
+      step.weight_bits = codec.at("weight_bits");
+      step.gradient_bits = codec.at("gradient_bits");
+      step.kept_per_weight = codec.at("kept_per_weight");
     }
     steps.push_back(step);
   }
@@ -75,6 +79,27 @@ nlohmann::json phases_of(const StepReport& report) {
           {"reduce_background", mean(Phase::kReduce, &PhaseTimes::background)}};
 }
 
+nlohmann::json codec_of(const StepReport& report) {
+  const auto over = [](double sum, std::int64_t count) {
+    return count == 0 ? 0.0 : sum / static_cast<double>(count);
+  };
+  std::int64_t sent = 0, weights = 0, kept_for = 0, kept = 0, reduced = 0, gradients = 0;
+  for (const UnitGathers& gathers : report.gathers) {
+    sent += gathers.counts.coded_bytes;
+    weights += gathers.counts.words;
+    kept += gathers.reference_bytes;
+    if (gathers.method != codec::Method::kRaw) kept_for += gathers.words;
+  }
+  for (const UnitReduces& reduces : report.reduces) {
+    if (reduces.wire == codec::GradientWire::kBf16) continue;
+    reduced += reduces.counts.coded_bytes;
+    gradients += reduces.counts.live_words;
+  }
+  return {{"weight_bits", over(8.0 * static_cast<double>(sent), weights)},
+          {"gradient_bits", over(8.0 * static_cast<double>(reduced), gradients)},
+          {"kept_per_weight", over(static_cast<double>(kept), kept_for)}};
+}
+
 void timed_steps(Transport& transport, const Turn& turn) {
   const Config config = load_config(turn.config_file);
   limit_compute_threads(static_cast<int>(config.parallel.threads_per_rank));
@@ -96,7 +121,8 @@ void timed_steps(Transport& transport, const Turn& turn) {
          {"seconds", elapsed.count()},
          {"loss", report.loss},
          {"nic_bytes", nic_bytes},
-         {"phases", phases_of(report)}});
+         {"phases", phases_of(report)},
+         {"codec", codec_of(report)}});
   }
 }
 

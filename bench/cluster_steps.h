@@ -17,7 +17,7 @@
 namespace moesaic::bench {
 
 // One step, as a job reports it by a line of JSON: "step" (from 1), "seconds", "loss", "nic_bytes", and from
-// ours "phases": {name: seconds}.
+// ours "phases": {name: seconds} and "codec": {name: number}.
 struct ClusterStep {
   std::int64_t step = 0;
   double seconds = 0;
@@ -26,6 +26,10 @@ struct ClusterStep {
   // Means over the ranks, seconds; zeros from a peer.
   double gather_exposed = 0, reduce_exposed = 0;        // the compute thread stood still for them
   double gather_background = 0, reduce_background = 0;  // other threads were at work on them
+  // Of coded messages, zero where there were none.
+  double weight_bits = 0;      // per weight
+  double gradient_bits = 0;    // per gradient, not counting blocks of zeros, which are not sent
+  double kept_per_weight = 0;  // bytes of references on the rank that keeps most, per weight of coded units
 };
 
 struct Turn {

@@ -48,6 +48,8 @@ std::vector<Variant> all_variants() {
                         .overrides = {fmt::format("codec.method=\"{}\"", method), plain_gradients},
                         .exact = method != "int8"});
   }
+  variants.push_back({.name = "momentum entropy gradients",
+                      .overrides = {"codec.method=\"momentum\"", "codec.gradients=\"entropy\""}});
   variants.push_back({.name = "auto"});  // as the configuration is when nothing is said
   variants.push_back({.name = "auto bf16 gradients", .overrides = {plain_gradients}});
   // Else the ranks of a node keep the reference together.
@@ -149,6 +151,14 @@ void add_rows(Report& report, const std::string& name, std::vector<Measured>& al
     add_phase("gather_background_us", &ClusterStep::gather_background);
     add_phase("reduce_exposed_us", &ClusterStep::reduce_exposed);
     add_phase("reduce_background_us", &ClusterStep::reduce_background);
+    const auto add_codec = [&](const std::string& metric, double ClusterStep::*figure,
+                               const std::string& unit) {
+      const double value = median_of(one->steps, [&](const ClusterStep& step) { return step.*figure; });
+      if (value > 0) add(metric, value, unit);
+    };
+    add_codec("bits_per_weight", &ClusterStep::weight_bits, "bits");
+    add_codec("bits_per_gradient", &ClusterStep::gradient_bits, "bits");
+    add_codec("kept_bytes_per_weight", &ClusterStep::kept_per_weight, "B");
   }
   const auto add_ratios = [&](const std::string& metric, const Measured& slower) {
     for (const Measured* one : good) {

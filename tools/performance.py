@@ -60,6 +60,9 @@ STEP_COLUMNS = [("s per step", "step_us", lambda us: f"{us / 1e6:.2f}"),
                 ("MB on the busiest card", "nic_bytes", lambda n: f"{n / 1e6:.1f}"),
                 ("gather: exposed / at work, s", ("gather_exposed_us", "gather_background_us"), None),
                 ("reduce: exposed / at work, s", ("reduce_exposed_us", "reduce_background_us"), None),
+                ("bits per weight", "bits_per_weight", lambda x: f"{x:.2f}"),
+                ("bits per gradient", "bits_per_gradient", lambda x: f"{x:.2f}"),
+                ("kept B per weight", "kept_bytes_per_weight", lambda x: f"{x:.2f}"),
                 ("over FSDP2's default", "speedup_over_fsdp2_default", lambda x: f"**{x:.2f}**"),
                 ("over its best", "speedup_over_best_fsdp2", lambda x: f"**{x:.2f}**")]
 

@@ -173,6 +173,8 @@ TEST(Gradient, ExpertsWithoutTokensCostNextToNothing) {
     EXPECT_LE(none, 40 + 16 * 16 + (wire == GradientWire::kEntropy ? 4 + 24 + 16 * 2 + 31 : 0));
     const auto all = static_cast<double>(encode(wire, live, pieces).size());
     EXPECT_NEAR(static_cast<double>(encode(wire, quarter, pieces).size()), all / 4, all / 200);
+    Bytes room(gradient_bound(pieces, {}));
+    EXPECT_EQ(encode_gradient(wire, quarter, pieces, {}, room).live_words, kWords / 4);
   }
 }
 

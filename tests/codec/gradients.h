@@ -28,7 +28,7 @@ inline Words gradients(const GradientPiece& piece, std::uint64_t seed, std::uint
 inline Bytes encode(GradientWire wire, const Words& words, const std::vector<GradientPiece>& pieces,
                     const GradientOptions& options = {}) {
   Bytes bytes(gradient_bound(pieces, options));
-  bytes.resize(encode_gradient(wire, words, pieces, options, bytes));
+  bytes.resize(encode_gradient(wire, words, pieces, options, bytes).bytes);
   return bytes;
 }
 

@@ -181,7 +181,7 @@ def test_add_keeps_the_cases_of_an_earlier_run_of_this_machine(tmp_path):
 
 
 def test_step_times_ours_and_fsdp2_on_one_cluster(tmp_path, cluster):
-    ours, peer = {"raw", "auto no overlap"}, "fsdp2_prefetch"
+    ours, peer = {"raw", "momentum entropy gradients", "auto no overlap"}, "fsdp2_prefetch"
     ran, rows = run_tiny("step", tmp_path, "--cluster", "--variants", ",".join([*ours, peer]))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert {row["case"] for row in rows} == {"2x1 1gbit 32"}
@@ -189,6 +189,9 @@ def test_step_times_ours_and_fsdp2_on_one_cluster(tmp_path, cluster):
         assert {row["variant"] for row in rows if row["metric"] == metric} == {*ours, peer}
     for metric in ("gather_background_us", "speedup_over_best_fsdp2"):
         assert {row["variant"] for row in rows if row["metric"] == metric} == ours
+    coded = {row["metric"]: row["value"] for row in rows if row["variant"] == "momentum entropy gradients"}
+    assert 0 < coded["bits_per_weight"] < 16 and 0 < coded["bits_per_gradient"] < 16 and 0 < coded["kept_bytes_per_weight"] < 5
+    assert not any(row["metric"].startswith(("bits_per", "kept")) for row in rows if row["variant"] == "raw")
 
 
 def test_gather_moves_the_claimed_bytes_by_every_method_beside_gloo_and_open_mpi(tmp_path, cluster):

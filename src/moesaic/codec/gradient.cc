@@ -82,12 +82,12 @@ class Encoding {
     bytes_ = kGradientHeaderBytes + side.size();
   }
 
-  std::size_t run() {
+  GradientMessage run() {
     std::vector<std::uint16_t> work(std::min(words_.size(), options_.chunk_words));
     for (std::size_t begin = 0; begin < words_.size(); begin += options_.chunk_words) {
       write_chunk(begin, work);
     }
-    return bytes_;
+    return {.bytes = bytes_, .live_words = live_words_};
   }
 
  private:
@@ -98,6 +98,7 @@ class Encoding {
     ChunkHeader header{.number = static_cast<std::uint32_t>(begin / options_.chunk_words)};
     const std::size_t bitmap = bitmap_bytes(words.size());
     const std::size_t live = find_live(words, payload.first(bitmap));
+    live_words_ += live;
     if (live > 0) {
       const auto [mode, length] = encode(begin, words, live, payload, work);
       header.mode = mode;
@@ -131,11 +132,11 @@ class Encoding {
     const auto coded = payload.subspan(bitmap.size());
     if (wire_ == GradientWire::kEntropy) {
       side_->scales.shift(begin, words, work.data());
-      const auto shifted = live_words(work.first(words.size()), live, bitmap, work);
+      const auto shifted = only_live(work.first(words.size()), live, bitmap, work);
       const std::size_t length = encode_entropy(side_->tables, shifted, as_u8(coded));
       if (length < 2 * live) return {ChunkMode::kEntropy, length};
     }
-    const auto sent = live_words(words, live, bitmap, work);
+    const auto sent = only_live(words, live, bitmap, work);
     if (wire_ == GradientWire::kInt8) {
       if (const auto length = encode_int8(sent, coded)) return {ChunkMode::kInt8, *length};
     }
@@ -145,9 +146,9 @@ class Encoding {
 
   // The words of live blocks, one after the other: as they lie where that is all, else in `work`, which may
   // be where they are.
-  static std::span<const std::uint16_t> live_words(std::span<const std::uint16_t> words, std::size_t live,
-                                                   std::span<const std::byte> bitmap,
-                                                   std::span<std::uint16_t> work) {
+  static std::span<const std::uint16_t> only_live(std::span<const std::uint16_t> words, std::size_t live,
+                                                  std::span<const std::byte> bitmap,
+                                                  std::span<std::uint16_t> work) {
     if (live == words.size()) return words;
     std::size_t end = 0;
     for (std::size_t b = 0; b < block_count(words.size()); ++b) {
@@ -166,6 +167,7 @@ class Encoding {
   std::optional<Side> side_;
   std::uint32_t header_crc_ = 0;
   std::size_t bytes_ = 0;
+  std::size_t live_words_ = 0;
 };
 
 class Decoding {
@@ -305,9 +307,9 @@ std::size_t gradient_bound(std::span<const GradientPiece> pieces, const Gradient
          entropy_bound(largest);
 }
 
-std::size_t encode_gradient(GradientWire wire, std::span<const std::uint16_t> words,
-                            std::span<const GradientPiece> pieces, const GradientOptions& options,
-                            std::span<std::byte> out) {
+GradientMessage encode_gradient(GradientWire wire, std::span<const std::uint16_t> words,
+                                std::span<const GradientPiece> pieces, const GradientOptions& options,
+                                std::span<std::byte> out) {
   const std::size_t bound = gradient_bound(pieces, options);
   std::uint64_t in_pieces = 0;
   for (const GradientPiece& piece : pieces) in_pieces += piece.words;

@@ -50,10 +50,15 @@ struct GradientOptions {
 // only as far as the message goes.
 std::size_t gradient_bound(std::span<const GradientPiece> pieces, const GradientOptions& options);
 
-// Returns the bytes written to the front of `out`. The pieces' words lie one after the other in `words`.
-std::size_t encode_gradient(GradientWire wire, std::span<const std::uint16_t> words,
-                            std::span<const GradientPiece> pieces, const GradientOptions& options,
-                            std::span<std::byte> out);
+struct GradientMessage {
+  std::size_t bytes = 0;       // written to the front of `out`
+  std::size_t live_words = 0;  // of blocks that are not all +0
+};
+
+// The pieces' words lie one after the other in `words`.
+GradientMessage encode_gradient(GradientWire wire, std::span<const std::uint16_t> words,
+                                std::span<const GradientPiece> pieces, const GradientOptions& options,
+                                std::span<std::byte> out);
 
 // Fills `words`, as many as were sent; returns the wire they came by. The shapes travel with the message.
 GradientWire decode_gradient(std::span<const std::byte> message, std::uint64_t unit,

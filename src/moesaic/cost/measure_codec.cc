@@ -82,7 +82,7 @@ class GradientEnds {
     Times times;
     const Stopwatch encoding;
     times.message_bytes =
-        codec::encode_gradient(codec::GradientWire::kEntropy, words_, pieces_, {}, room_.span());
+        codec::encode_gradient(codec::GradientWire::kEntropy, words_, pieces_, {}, room_.span()).bytes;
     times.encode = encoding.seconds();
     const Stopwatch decoding;
     codec::decode_gradient(room_.span().first(times.message_bytes), 0, decoded_);

@@ -31,6 +31,7 @@ std::int64_t total(const std::vector<std::int64_t>& values) {
 ReduceCounts& ReduceCounts::operator+=(const ReduceCounts& other) {
   runs += other.runs;
   words += other.words;
+  live_words += other.live_words;
   coded_bytes += other.coded_bytes;
   encode_seconds += other.encode_seconds;
   decode_seconds += other.decode_seconds;
@@ -94,11 +95,12 @@ std::vector<std::int64_t> CodedReduce::encode() {
   for (const int owner : carried_) {
     const auto words = static_cast<std::size_t>(part_elements_[index(owner)]);
     const std::uint16_t* sums = space_->sums.as<std::uint16_t>() + sum_offsets_[index(owner)] / kWordBytes;
-    const std::size_t bytes = codec::encode_gradient(wire_, {sums, words}, part_pieces_[index(owner)],
-                                                     {.unit = unit_of(owner)}, free);
-    free = free.subspan(bytes);
-    sizes[index(owner)] = static_cast<std::int64_t>(bytes);
+    const codec::GradientMessage message = codec::encode_gradient(
+        wire_, {sums, words}, part_pieces_[index(owner)], {.unit = unit_of(owner)}, free);
+    free = free.subspan(message.bytes);
+    sizes[index(owner)] = static_cast<std::int64_t>(message.bytes);
     counts_.words += part_elements_[index(owner)];
+    counts_.live_words += static_cast<std::int64_t>(message.live_words);
     counts_.coded_bytes += sizes[index(owner)];
   }
   return sizes;

@@ -24,6 +24,7 @@ namespace moesaic {
 struct ReduceCounts {
   std::int64_t runs = 0;
   std::int64_t words = 0;        // that it sent to other nodes, before coding
+  std::int64_t live_words = 0;   // of coded messages: without blocks of zeros
   std::int64_t coded_bytes = 0;  // of their messages
   double encode_seconds = 0, decode_seconds = 0;
   double seconds = 0;  // of all runs, waiting for others included

@@ -10,15 +10,16 @@ namespace {
 
 // What one rank saw of one unit since the step began.
 struct Seen {
-  std::int64_t runs, words, coded_bytes;
+  std::int64_t runs, words, live_words, coded_bytes;
   double encode_seconds, decode_seconds, seconds, exposed_seconds, window_seconds;
 };
-static_assert(sizeof(Seen) == 64);
+static_assert(sizeof(Seen) == 72);
 
 Seen since(const ReduceCounts& now, const ReduceCounts& before, double exposed_seconds,
            double window_seconds) {
   return {.runs = now.runs - before.runs,
           .words = now.words - before.words,
+          .live_words = now.live_words - before.live_words,
           .coded_bytes = now.coded_bytes - before.coded_bytes,
           .encode_seconds = now.encode_seconds - before.encode_seconds,
           .decode_seconds = now.decode_seconds - before.decode_seconds,
@@ -31,6 +32,7 @@ void add(UnitReduces& total, const Seen& seen) {
   ReduceCounts& counts = total.counts;
   counts.runs = seen.runs;
   counts.words += seen.words;
+  counts.live_words += seen.live_words;
   counts.coded_bytes += seen.coded_bytes;
   counts.encode_seconds = std::max(counts.encode_seconds, seen.encode_seconds);
   counts.decode_seconds = std::max(counts.decode_seconds, seen.decode_seconds);
