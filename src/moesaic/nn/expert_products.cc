@@ -191,7 +191,7 @@ at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool w
   at::Tensor sums = new_rows(outputs, input.num_rows(), width);
   over_rows(input, [&](std::int64_t begin, std::int64_t n) {
     kernels::ordered_weighted_sum(input.shape.dtype, outputs.data_ptr(), input.row_begin.data() + begin,
-                                  input.position.data(), weighted ? input.weight.data() : nullptr, n, width,
+                                  input.position.data(), weighted ? input.weight.data() : nullptr, n, width, input.shape.dtype,
                                   sums.narrow(0, begin, n).data_ptr());
   });
   return sums;
