@@ -107,8 +107,8 @@ class Ours {
   }
   // Of the busiest card, without counts.
   std::int64_t card_bytes(const DispatchHandle& handle) const {
-    return prices_.loads(handle.route, handle.counts, kExchangedWidth * std::int64_t{sizeof(BF16)})
-        .card_bytes();
+    constexpr std::int64_t kRowBytes = kExchangedWidth * std::int64_t{sizeof(BF16)};
+    return prices_.loads(handle.route, handle.counts, kRowBytes, kRowBytes).card_bytes();
   }
 
   Communicator& world_;

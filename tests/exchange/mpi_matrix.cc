@@ -18,6 +18,8 @@ int main() {
         exchange_checks::check_all_routes(world);
         exchange_checks::check_two_in_flight(world);
         exchange_checks::check_all_cases(world, {Route::kRailDedup, 3, true});
+        exchange_checks::check_all_cases(world, {Route::kLeader, 2, true, /*fp32_sums=*/true});
+        exchange_checks::check_all_cases(world, {std::nullopt, 3, true});
       } catch (const exchange_checks::Mismatch& e) {
         throw exchange_checks::Mismatch(fmt::format("{}: {}", describe(topology), e.what()));
       }
