@@ -290,6 +290,22 @@ inline void check_all_routes(Communicator& group) {
   check_all_cases(group, {.route = std::nullopt, .fp32_sums = true});
 }
 
+// By every route, but few cases: for hosts, between which every message takes its time.
+inline void check_few_cases(Communicator& group) {
+  std::vector<Way> ways;
+  for (const bool fp32_sums : {false, true}) {
+    for (const Route route : kRoutes) ways.push_back({.route = route, .fp32_sums = fp32_sums});
+    ways.push_back({.route = std::nullopt, .fp32_sums = fp32_sums});
+  }
+  ways.push_back({Route::kRailDedup, 3, true});
+  ways.push_back({Route::kLeader, 2, true});
+  for (const Case& c : cases()) {
+    if (c.name != "random table" && c.name != "wide" && c.name != "no tokens on one rank") continue;
+    for (const Way& way : ways) check_case(group, c, DType::kBF16, way);
+    check_case(group, c, DType::kF32, {});
+  }
+}
+
 // Two forwards before the first backward, as two layers or two micro-batches have: handles do not disturb
 // each other, whatever their routes.
 inline void check_two_in_flight(Communicator& group) {
