@@ -24,7 +24,6 @@ enum class ProductKind { kPanels, kLibrary };
 
 // From so many slots on the library is taken; where it never is, the largest number.
 std::int64_t library_slots(std::int64_t num_experts);
-ProductKind product_kind(std::int64_t num_slots, std::int64_t num_experts);
 
 // Which received rows each expert works on.
 struct ExpertInput {
@@ -73,9 +72,9 @@ ExpertBackward experts_backward_weights(const ExpertInput& input, std::span<cons
                                         const at::Tensor& d_before, const at::Tensor& w_in,
                                         const at::Tensor& w_out);
 
-// out [R,D]: each row's slots, weighted (all ones if `weighted` is false), in slot order; 0 for a row
-// without.
-at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted);
+// out [R,D] of `result` (outputs' dtype or fp32): each row's slots, weighted (all ones if `weighted` is
+// false), in slot order; 0 for a row without.
+at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted, DType result);
 
 // [S] in row order: g of its row times its output.
 std::vector<float> slot_gradients(const ExpertInput& input, const void* g, const at::Tensor& outputs);
