@@ -111,9 +111,11 @@ void over_rows(const ExpertInput& input, const Body& body) {
 
 }  // namespace
 
-std::int64_t library_slots(std::int64_t num_experts) {
-  const bool wide_vectors = at::get_cpu_capability() == "AVX512";
-  return wide_vectors ? kLibraryRowsPerExpert * num_experts : std::numeric_limits<std::int64_t>::max();
+bool has_wide_vectors() { return at::get_cpu_capability() == "AVX512"; }
+
+std::int64_t library_slots(std::int64_t num_experts, bool wide_vectors, bool only_panels) {
+  return wide_vectors && !only_panels ? kLibraryRowsPerExpert * num_experts
+                                      : std::numeric_limits<std::int64_t>::max();
 }
 
 ExpertInput expert_input(const kernels::ExpertShape& shape, std::vector<std::int64_t> row_begin,

@@ -6,8 +6,9 @@
 //            which the library uses, and experts have rows enough to fill them.
 //
 // Local. T, R, S, D, F, H as in dispatch.h and kernels/experts.h. Both add in fp32 and round once to dtype;
-// their bits differ. The choice depends on the CPU and on the local number of slots alone. By panels a slot's
-// bits do not depend on the other slots, so rows may come in chunks; by the library they might.
+// their bits differ. The choice depends on the CPU and on the local number of slots alone, unless panels are
+// asked for. By panels a slot's bits do not depend on the other slots, so rows may come in chunks; by the
+// library they might.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +23,10 @@ namespace moesaic {
 
 enum class ProductKind { kPanels, kLibrary };
 
+// Whether the library's vectors here have 512 bits.
+bool has_wide_vectors();
 // From so many slots on the library is taken; where it never is, the largest number.
-std::int64_t library_slots(std::int64_t num_experts);
+std::int64_t library_slots(std::int64_t num_experts, bool wide_vectors, bool only_panels);
 
 // Which received rows each expert works on.
 struct ExpertInput {

@@ -137,7 +137,7 @@ struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(AutogradContext* context, const Call& call, const at::Tensor& x,
                             const at::Tensor& weights, const at::Tensor& w_in, const at::Tensor& w_out) {
     Saved& saved = *call.saved;
-    const std::int64_t library_from = library_slots(w_in.size(0));
+    const std::int64_t library_from = library_slots(w_in.size(0), has_wide_vectors(), call.route.only_panels);
     MovingRows moving = send_rows(call, x, weights, library_from);
     if (call.meanwhile) call.meanwhile();
     const kernels::ExpertShape shape{const_rows(x).dtype, call.activation == Activation::kSwiGlu,
