@@ -17,9 +17,11 @@
 namespace moesaic::bench {
 namespace {
 
-// Bytes on a card beyond those claimed: headers of TCP and below; barriers, counts and acknowledgements.
+// Bytes on a card beyond those claimed: headers of TCP and below; and for each two ranks whose messages cross
+// it, what goes with those: requests, answers and acknowledgements of counts, lists, rows, sums and two
+// barriers. Of the 140 cases measured first none needed more than the headers.
 constexpr double kProtocol = 0.03;
-constexpr double kSmallMessages = 100'000;
+constexpr double kBytesPerPair = 2'000;
 constexpr double kJobTimeoutS = 1800;
 
 struct Plan {
@@ -98,9 +100,10 @@ void keep_best_k_copies(Ways& ways) {
   ways["k_copies"] = std::move(kept);
 }
 
-std::string unclaimed(const Measured& one) {
+std::string unclaimed(const Layout& layout, const Measured& one) {
+  const int pairs = layout.ranks_per_host * (layout.ranks() - layout.ranks_per_host);
   const double nic = median(one.nic), claimed = median(one.claimed);
-  if (nic >= claimed * (1 - kProtocol) && nic <= claimed * (1 + kProtocol) + kSmallMessages) return "";
+  if (nic >= claimed * (1 - kProtocol) && nic <= claimed * (1 + kProtocol) + kBytesPerPair * pairs) return "";
   return fmt::format("the busiest card moved {:.0f} bytes, the messages make {:.0f}", nic, claimed);
 }
 
@@ -113,7 +116,8 @@ double bits_per_second(const std::string& rate) {
   return number * (unit == "gbit" ? 1e9 : 1e6);
 }
 
-void add_rows(Report& report, const std::string& name, const std::string& rate, Ways& ways) {
+void add_rows(Report& report, const Layout& layout, const std::string& name, const std::string& rate,
+              Ways& ways) {
   keep_best_k_copies(ways);
   for (auto& [variant, one] : ways) one.times.variant = variant;
   const Measured& copies = ways.at("k_copies");
@@ -127,7 +131,7 @@ void add_rows(Report& report, const std::string& name, const std::string& rate, 
   variants.insert(variants.end(), {"auto", "k_copies"});
   for (const std::string& variant : variants) {
     const Measured& one = ways.at(variant);
-    const std::string wrong = one.claimed.empty() ? "" : unclaimed(one);
+    const std::string wrong = one.claimed.empty() ? "" : unclaimed(layout, one);
     if (!wrong.empty()) {
       report.fail(name, variant, "time_us", "us", wrong);
       continue;
@@ -180,7 +184,8 @@ void run_exchange(Report& report, const std::string& size, const ClusterOptions&
         }
       });
       for (const ExchangeCase& c : cases) {
-        add_rows(report, fmt::format("{} {} {}", layout_name, rate, c.name()), rate, all.at(c.text()));
+        add_rows(report, layout, fmt::format("{} {} {}", layout_name, rate, c.name()), rate,
+                 all.at(c.text()));
       }
     }
   }

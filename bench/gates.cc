@@ -218,7 +218,7 @@ class Layer {
     kernels::permute_rows(DType::kF32, x_.const_data_ptr(), slot_begin_.data(), position_.data(), x_.size(0),
                           x_.size(1), rows_.mutable_data_ptr());
     kernels::ordered_weighted_sum(DType::kF32, rows_.const_data_ptr(), slot_begin_.data(), position_.data(),
-                                  weight_.data(), x_.size(0), x_.size(1), y_.mutable_data_ptr());
+                                  weight_.data(), x_.size(0), x_.size(1), DType::kF32, y_.mutable_data_ptr());
   }
 
   std::unique_ptr<Transport> transport_;

@@ -136,12 +136,13 @@ void row_kernels(Report& report, Shape shape, DType dtype) {
   }
   {
     Buffer out(R * row_bytes), expected(R * row_bytes);
-    reference::ordered_weighted_sum(dtype, y.data(), begin, position, slots.weight.data(), R, D,
+    reference::ordered_weighted_sum(dtype, y.data(), begin, position, slots.weight.data(), R, D, dtype,
                                     expected.data());
     against_memcpy(
         report, name("ordered_weighted_sum"), (R + S) * row_bytes, out,
         [&] {
-          ordered_weighted_sum(dtype, y.data(), begin, position, slots.weight.data(), R, D, out.data());
+          ordered_weighted_sum(dtype, y.data(), begin, position, slots.weight.data(), R, D, dtype,
+                               out.data());
         },
         [&] { return same_bits(out, expected); });
   }

@@ -91,7 +91,8 @@ void run_routes(Report& report, const std::string& size) {
     for (const Traffic& traffic : plan.traffic) {
       const ExchangeCounts counts = counts_of(topology, traffic);
       std::map<Route, PhaseLoads> loads;
-      for (const Route route : kRoutes) loads.emplace(route, prices.loads(route, counts, kBytesPerRow));
+      for (const Route route : kRoutes)
+        loads.emplace(route, prices.loads(route, counts, kBytesPerRow, kBytesPerRow));
       for (const double gbit : plan.gbits) {
         for (const double us : plan.us_per_message) {
           const std::string name = fmt::format("{} {}gbit {} us {} tokens top-{}", cluster.name, gbit, us,

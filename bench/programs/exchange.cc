@@ -1,8 +1,9 @@
-// One rank of the benchmark of routes: `bench_exchange ours|k_copies ROUNDS CASE...` under mpirun. Rank 0
-// prints a line of JSON for each way, case and round. Without torch, so that a rank starts at once.
+// One rank of the benchmark of routes: `bench_exchange ours|ours_fp32_sums|k_copies ROUNDS CASE...` under
+// mpirun. Rank 0 prints a line of JSON for each way, case and round. Without torch, so that a rank starts at
+// once.
 //
-// A round is a dispatch and a combine; owners send rows back as they came. The ways take turns; the first
-// round of each is not timed, but checked like all others.
+// A round is a dispatch and a combine; owners send rows back as they came, or as fp32 numbers. The ways take
+// turns; the first round of each is not timed, but checked like all others.
 #include <malloc.h>
 #include <mpi.h>
 
@@ -56,9 +57,10 @@ std::int64_t largest(Communicator& world, std::int64_t mine) {
 
 class Ours {
  public:
-  Ours(Communicator& world, const ExchangeCase& c, const RoutePrices& prices)
+  Ours(Communicator& world, const ExchangeCase& c, DType wire, const RoutePrices& prices)
       : world_(world),
         case_(c),
+        wire_(wire),
         prices_(prices),
         placement_(Placement::contiguous(kExchangedExperts, world.size(), world.size())),
         plan_(routing_of(c, world.rank())),
@@ -80,12 +82,13 @@ class Ours {
     std::fill(y_.begin(), y_.end(), BF16{0xffff});
     Route taken = Route::kFlat;
     std::int64_t claimed = 0;
-    const Measured measured = measure([&] { barrier(world_); },
-                                      [&] {
-                                        const auto handle = go({.route = route, .prices = &prices_});
-                                        taken = handle.route;
-                                        claimed = card_bytes(handle);
-                                      });
+    const Measured measured = measure(
+        [&] { barrier(world_); },
+        [&] {
+          const auto handle = go({.route = route, .prices = &prices_, .bytes_per_sum = bytes_of_row(wire_)});
+          taken = handle.route;
+          claimed = card_bytes(handle);
+        });
     const std::int64_t wrong = largest(world_, wrong_elements(y_, world_.rank(), owners_));
     require(wrong == 0, "{}: {} elements of a rank are wrong", case_.name(), wrong);
     return {{"way", route ? name_of(*route) : "auto"},
@@ -101,33 +104,43 @@ class Ours {
   DispatchHandle go(const DispatchOptions& options) {
     DispatchHandle handle = dispatch(
         world_, plan_, placement_, {x_.data(), DType::kBF16, case_.tokens, kExchangedWidth}, rows_, options);
-    combine(world_, handle, {rows_.data(), DType::kBF16, handle.num_rows(), kExchangedWidth},
+    if (wire_ == DType::kF32) widen_rows(handle.num_rows());
+    const Buffer& sums = wire_ == DType::kF32 ? sums_ : rows_;
+    combine(world_, handle, {sums.data(), wire_, handle.num_rows(), kExchangedWidth},
             {y_.data(), DType::kBF16, case_.tokens, kExchangedWidth});
     return handle;
   }
+  void widen_rows(std::int64_t num_rows) {
+    sums_ = Buffer(num_rows * bytes_of_row(DType::kF32));
+    for (std::int64_t i = 0; i < num_rows * kExchangedWidth; ++i) {
+      sums_.as<float>()[i] = to_float(rows_.as<BF16>()[i]);
+    }
+  }
+  static std::int64_t bytes_of_row(DType dtype) { return kExchangedWidth * size_of(dtype); }
   // Of the busiest card, without counts.
   std::int64_t card_bytes(const DispatchHandle& handle) const {
-    return prices_.loads(handle.route, handle.counts, kExchangedWidth * std::int64_t{sizeof(BF16)})
+    return prices_.loads(handle.route, handle.counts, bytes_of_row(DType::kBF16), bytes_of_row(wire_))
         .card_bytes();
   }
 
   Communicator& world_;
   ExchangeCase case_;
+  DType wire_;  // of sums
   const RoutePrices& prices_;
   Placement placement_;
   RoutingPlan plan_;
   std::vector<BF16> x_, y_;
   std::vector<int> owners_;  // of each token
-  Buffer rows_;
+  Buffer rows_, sums_;
 };
 
-void run_ours(Transport& transport, int rounds, const std::vector<ExchangeCase>& cases) {
+void run_ours(Transport& transport, DType wire, int rounds, const std::vector<ExchangeCase>& cases) {
   Communicator world(transport, discover_topology(transport), kTimeout);
   const RoutePrices prices(world.topology(), calibrate(world, {.budget_s = kCalibrationBudget}));
   std::vector<std::optional<Route>> ways(kRoutes.begin(), kRoutes.end());
   ways.push_back(std::nullopt);
   for (const ExchangeCase& c : cases) {
-    Ours ours(world, c, prices);
+    Ours ours(world, c, wire, prices);
     for (int round = -1; round < rounds; ++round) {
       for (std::size_t turn = 0; turn < ways.size(); ++turn) {
         const auto way = ways[(static_cast<std::size_t>(round + 1) + turn) % ways.size()];
@@ -162,18 +175,21 @@ void run_k_copies(int rounds, const std::vector<ExchangeCase>& cases) {
 }
 
 int run(int argc, char** argv) {
-  require(argc >= 4, "expected: bench_exchange ours|k_copies ROUNDS CASE...");
+  require(argc >= 4, "expected: bench_exchange ours|ours_fp32_sums|k_copies ROUNDS CASE...");
   const int rounds = std::stoi(argv[2]);
   std::vector<ExchangeCase> cases;
   for (int i = 3; i < argc; ++i) cases.push_back(ExchangeCase::from(argv[i]));
-  if (std::string(argv[1]) == "k_copies") {
+  const std::string who = argv[1];
+  require(who == "ours" || who == "ours_fp32_sums" || who == "k_copies",
+          "bench_exchange {}: expected ours, ours_fp32_sums or k_copies", who);
+  if (who == "k_copies") {
     run_k_copies(rounds, cases);
     return 0;
   }
   prefer_mpi_environment();
   const std::unique_ptr<Transport> transport = make_mpi_transport();
   try {
-    run_ours(*transport, rounds, cases);
+    run_ours(*transport, who == "ours" ? DType::kBF16 : DType::kF32, rounds, cases);
   } catch (const std::exception& error) {
     print({{"error", fmt::format("rank {}: {}", transport->rank(), error.what())}});
     transport->abort(error.what());

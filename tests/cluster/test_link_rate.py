@@ -5,32 +5,17 @@ Skipped (exit status 77), with the reason, where this machine cannot make networ
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from hosts import cluster, two_hosts
 
-CLUSTER = Path(__file__).resolve().parents[2] / "tools" / "cluster"
 MOESAIC = os.path.join(os.environ["MOESAIC_BUILD"], "moesaic")
-NAME = f"test_{os.getpid()}"
-
-
-def cluster(verb, *words):
-    return subprocess.run([str(word) for word in (sys.executable, CLUSTER, verb, "--name", NAME, *words)],
-                          capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def hosts():
-    try:
-        started = cluster("up", "--hosts", 2, "--rate", "100mbit")
-        if started.returncode == 3:
-            pytest.exit(f"skipped: {started.stderr.strip()}", returncode=77)
-        assert started.returncode == 0, started.stderr
+    with two_hosts("100mbit"):
         yield
-    finally:
-        cluster("down")
 
 
 def calibrated(folder):

@@ -7,7 +7,9 @@
 #include "moesaic/comm/communicator.h"
 #include "moesaic/exchange/dispatch.h"
 #include "moesaic/exchange/moving_rows.h"
+#include "moesaic/exchange/route_price.h"
 #include "moesaic/exchange/rows.h"
+#include "tests/exchange/all_ranks.h"
 #include "tests/exchange/bits.h"
 #include "tests/exchange/crossing_bytes.h"
 #include "tests/exchange/oracle.h"
@@ -17,12 +19,24 @@ namespace moesaic::exchange_checks {
 inline float scale_by_id(int expert) { return static_cast<float>(expert + 1); }
 inline float identity(int) { return 1.0f; }
 
-// How a trip is made; the bits must not show it.
+// How a trip is made; the bits must not show it, but for the wire.
 struct Way {
-  Route route = Route::kFlat;
+  std::optional<Route> route = Route::kFlat;  // none: auto, without prices
   std::int64_t chunks = 1;
   bool background = false;  // by moving_rows.h
+  bool fp32_sums = false;   // on the wire; else in the rows' dtype
 };
+
+inline std::string describe(const Way& way) {
+  return fmt::format("route {}, {} chunks{}{}", way.route ? name_of(*way.route) : "auto", way.chunks,
+                     way.background ? " in the background" : "", way.fp32_sums ? ", sums in fp32" : "");
+}
+
+// The one with the fewest bytes through the busiest card: from the plans of all ranks, without a message.
+inline Route fewest_bytes(const Case& c, const Topology& topology, DType dtype, DType wire) {
+  return RoutePrices(topology).cheapest(AllRanks(c, topology, Route::kFlat).counts, row_bytes(dtype, c.width),
+                                        row_bytes(wire, c.width));
+}
 
 // One rank's tokens of a case on their way through the exchange.
 class Trip {
@@ -31,17 +45,21 @@ class Trip {
       : group_(group),
         case_(c),
         dtype_(dtype),
+        wire_(way.fp32_sums ? DType::kF32 : dtype),
         way_(way),
+        route_(way.route ? *way.route : fewest_bytes(c, group.topology(), dtype, wire_)),
         placement_(placement_of(c, group.size())),
         plan_(plan_of(c, group.rank(), group.size())),
         expected_(received_rows(c, placement_, group.rank(), group.size())),
-        due_(crossing_bytes(c, placement_, group.topology(), group.rank(), dtype, way.route, way.chunks)) {}
+        due_(crossing_bytes(c, placement_, group.topology(), group.rank(), dtype, wire_, route_,
+                            way.chunks)) {}
 
   void go() {
     const auto before = group_.traffic();
     const Buffer x = packed(payload("x", group_.rank()), dtype_);
     const ConstRows tokens{x.data(), dtype_, plan_.num_tokens, case_.width};
-    const DispatchOptions options{.route = way_.route, .chunks = way_.chunks};
+    DispatchOptions options{.route = way_.route, .chunks = way_.chunks};
+    if (wire_ != dtype_) options.bytes_per_sum = row_bytes(wire_, case_.width);
     if (way_.background) {
       handle_ = plan_dispatch(group_, plan_, placement_, row_bytes(dtype_, case_.width), options);
       move_rows(tokens);
@@ -50,6 +68,7 @@ class Trip {
     }
     expect_equal("bytes sent to other nodes by dispatch", crossed(before),
                  due_.counts + due_.lists + due_.rows);
+    expect_equal("route", name_of(handle_.route), name_of(group_.size() == 1 ? Route::kFlat : route_));
     check_handle();
     check_rows("x");
   }
@@ -79,26 +98,26 @@ class Trip {
         slots.push_back(
             {experts[static_cast<std::size_t>(handle_.slot_expert[at])], handle_.slot_weight[at]});
       }
-      z[i] = owner_sum(z[i], slots, factor, dtype_);
+      z[i] = owner_sum(z[i], slots, factor, wire_);
     }
-    const Buffer sums = packed(z, dtype_);
+    const Buffer sums = packed(z, wire_);
     Buffer y = poisoned(plan_.num_tokens * case_.width, result);
     const auto before = group_.traffic();
     const Rows home{y.data(), result, plan_.num_tokens, case_.width};
     if (way_.background) {
       MovingSums moving(group_, handle_, true);
       for (const auto& chunk : handle_.chunks) {
-        moving.start({sums.data() + chunk.first_row * row_bytes(dtype_, case_.width), dtype_, chunk.num_rows,
+        moving.start({sums.data() + chunk.first_row * row_bytes(wire_, case_.width), wire_, chunk.num_rows,
                       case_.width});
       }
       moving.finish(home);
     } else {
-      combine(group_, handle_, {sums.data(), dtype_, handle_.num_rows(), case_.width}, home);
+      combine(group_, handle_, {sums.data(), wire_, handle_.num_rows(), case_.width}, home);
     }
     expect_equal("bytes sent to other nodes by combine", crossed(before), due_.sums);
     expect_same_bits("combined " + purpose, unpacked(y, result),
                      combined(plan_, placement_, group_.topology(), payload(purpose, group_.rank()),
-                              case_.width, factor, dtype_, result));
+                              case_.width, factor, wire_, result));
     if (case_.integers && factor == identity) check_scaled(purpose, unpacked(y, result));
   }
 
@@ -224,8 +243,9 @@ class Trip {
 
   Communicator& group_;
   const Case& case_;
-  DType dtype_;
+  DType dtype_, wire_;
   Way way_;
+  Route route_;
   Placement placement_;
   RoutingPlan plan_;
   std::vector<ReceivedRow> expected_;
@@ -234,31 +254,56 @@ class Trip {
   DispatchHandle handle_;
 };
 
-// Forward and backward of every case in both dtypes.
-inline void check_all_cases(Communicator& group, Way way) {
+// Forward and backward.
+inline void check_case(Communicator& group, const Case& c, DType dtype, const Way& way) {
+  try {
+    Trip trip(group, c, dtype, way);
+    trip.go();
+    trip.come_back("x", scale_by_id, dtype);
+    trip.come_back("x", identity, dtype);
+    trip.come_back("x", scale_by_id, dtype == DType::kF32 ? DType::kBF16 : DType::kF32);
+    trip.go_again();
+    trip.come_back("g", scale_by_id, dtype);
+    trip.return_values();
+  } catch (const Mismatch& e) {
+    throw Mismatch(fmt::format("{}, case '{}', {}: {}", describe(way), c.name, name_of(dtype), e.what()));
+  }
+}
+
+// Every case in both dtypes.
+inline void check_all_cases(Communicator& group, const Way& way) {
   for (const Case& c : cases()) {
     if (!c.random_table && c.num_experts < group.size()) continue;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      try {
-        Trip trip(group, c, dtype, way);
-        trip.go();
-        trip.come_back("x", scale_by_id, dtype);
-        trip.come_back("x", identity, dtype);
-        trip.come_back("x", scale_by_id, dtype == DType::kF32 ? DType::kBF16 : DType::kF32);
-        trip.go_again();
-        trip.come_back("g", scale_by_id, dtype);
-        trip.return_values();
-      } catch (const Mismatch& e) {
-        throw Mismatch(fmt::format("route {}, {} chunks{}, case '{}', {}: {}", name_of(way.route), way.chunks,
-                                   way.background ? " in the background" : "", c.name, name_of(dtype),
-                                   e.what()));
-      }
+      if (way.fp32_sums && dtype == DType::kF32) continue;  // as without
+      check_case(group, c, dtype, way);
     }
   }
 }
 
 inline void check_all_routes(Communicator& group) {
-  for (const Route route : kRoutes) check_all_cases(group, {.route = route});
+  for (const Route route : kRoutes) {
+    check_all_cases(group, {.route = route});
+    check_all_cases(group, {.route = route, .fp32_sums = true});
+  }
+  check_all_cases(group, {.route = std::nullopt});
+  check_all_cases(group, {.route = std::nullopt, .fp32_sums = true});
+}
+
+// By every route, but few cases: for hosts, between which every message takes its time.
+inline void check_few_cases(Communicator& group) {
+  std::vector<Way> ways;
+  for (const bool fp32_sums : {false, true}) {
+    for (const Route route : kRoutes) ways.push_back({.route = route, .fp32_sums = fp32_sums});
+    ways.push_back({.route = std::nullopt, .fp32_sums = fp32_sums});
+  }
+  ways.push_back({Route::kRailDedup, 3, true});
+  ways.push_back({Route::kLeader, 2, true});
+  for (const Case& c : cases()) {
+    if (c.name != "random table" && c.name != "wide" && c.name != "no tokens on one rank") continue;
+    for (const Way& way : ways) check_case(group, c, DType::kBF16, way);
+    check_case(group, c, DType::kF32, {});
+  }
 }
 
 // Two forwards before the first backward, as two layers or two micro-batches have: handles do not disturb

@@ -25,7 +25,9 @@ TEST(Chunks, BringTheSameBitsByEveryRouteHoweverManyThereAre) {
         check_all_cases(group, {.route = route, .chunks = 2, .background = true});
         check_all_cases(group, {.route = route, .chunks = 3, .background = false});
         check_all_cases(group, {.route = route, .chunks = 50, .background = true});  // more than tokens
+        check_all_cases(group, {.route = route, .chunks = 2, .background = true, .fp32_sums = true});
       }
+      check_all_cases(group, {.route = std::nullopt, .chunks = 2, .background = true});
     }));
   }
 }

@@ -35,11 +35,11 @@ inline TokensThere tokens_at(const Case& c, const Placement& placement, const To
 }
 
 inline CrossingBytes crossing_bytes(const Case& c, const Placement& placement, const Topology& topology,
-                                    int rank, DType dtype, Route route, std::int64_t chunks = 1) {
-  const std::int64_t row_bytes = c.width * size_of(dtype);
+                                    int rank, DType dtype, DType wire, Route route, std::int64_t chunks = 1) {
+  const std::int64_t row_bytes = c.width * size_of(dtype), sum_bytes = c.width * size_of(wire);
   const int home = topology.node_of(rank), num_nodes = topology.num_nodes(), size = topology.world_size();
   CrossingBytes due;
-  due.counts = (num_nodes - 1) * 8 * (5 + 2 * size + num_nodes);
+  due.counts = (num_nodes - 1) * 8 * (6 + 2 * size + num_nodes);
   if (chunks > 1) due.counts += (num_nodes - 1) * 8 * chunks * (size + num_nodes);
   // Whose bytes this rank takes across.
   std::vector<int> sources{rank};
@@ -62,12 +62,12 @@ inline CrossingBytes crossing_bytes(const Case& c, const Placement& placement, c
     if (topology.node_of(source) == home) continue;
     if (route == Route::kRailDedup) {
       if (topology.counterpart(source, home) != rank) continue;
-      due.sums += row_bytes * tokens_at(c, placement, topology, source, home).distinct;
+      due.sums += sum_bytes * tokens_at(c, placement, topology, source, home).distinct;
     } else {
       for (const int owner : sources) {
         const auto plan = plan_of(c, source, size);
         for (std::int64_t t = 0; t < plan.num_tokens; ++t) {
-          due.sums += row_bytes * !slots_at(plan, placement, t, owner).empty();
+          due.sums += sum_bytes * !slots_at(plan, placement, t, owner).empty();
         }
       }
     }

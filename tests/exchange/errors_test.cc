@@ -121,6 +121,20 @@ TEST(ExchangeErrors, TablesThatDisagreeAreFoundByAllAndThePeerIsNamed) {
   expect_contains(messages[2], "rank 1 has another table");
 }
 
+TEST(ExchangeErrors, SizesOfSumsThatDisagreeAreFoundByAllAndThePeerIsNamed) {
+  const auto messages = corruption([](Communicator& group, bool odd) {
+    const Buffer x = packed(std::vector<float>(6, 1.0f), DType::kF32);
+    Buffer rows;
+    DispatchOptions options;
+    if (odd) options.bytes_per_sum = 24;
+    dispatch(group, good_plan(), Placement::contiguous(4, 3, 3), {x.data(), DType::kF32, 2, 3}, rows,
+             options);
+  });
+  expect_contains(messages[0], "rank 1 returns sums of 24 bytes, expected 12");
+  expect_contains(messages[1], "rank 0 returns sums of 12 bytes, expected 24");
+  expect_contains(messages[2], "rank 1");
+}
+
 TEST(ExchangeErrors, RowSizesThatDisagreeAreFoundByAllAndThePeerIsNamed) {
   const auto messages = corruption([](Communicator& group, bool odd) {
     const Buffer x = packed(std::vector<float>(8, 1.0f), DType::kF32);

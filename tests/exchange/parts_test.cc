@@ -145,7 +145,7 @@ TEST(Masks, SayWhichRowsEachRankHasAndImpossibleOnesNameThePeer) {
 TEST(Counts, ImpossibleOnesNameThePeer) {
   const auto topology = Topology::uniform(3, 2);
   const auto placement = Placement::from_table({0, 0, 1}, 3, 3);  // rank 2 owns nothing
-  const Agreement mine{7, 12, 0, 1};
+  const Agreement mine{7, 12, 24, 0, 1};
   const auto check = [&](const Agreement& got, const Int64s& told) {
     check_told(got, mine, told, topology, placement, /*from=*/2, /*peer=*/6);
   };
@@ -164,7 +164,8 @@ TEST(Counts, ImpossibleOnesNameThePeer) {
     EXPECT_THROW(check(mine, bad), CorruptData);
   }
   for (const Agreement& other :
-       {Agreement{8, 12, 0, 1}, Agreement{7, 16, 0, 1}, Agreement{7, 12, 1, 1}, Agreement{7, 12, 0, 2}}) {
+       {Agreement{8, 12, 24, 0, 1}, Agreement{7, 16, 24, 0, 1}, Agreement{7, 12, 12, 0, 1},
+        Agreement{7, 12, 24, 1, 1}, Agreement{7, 12, 24, 0, 2}}) {
     EXPECT_THROW(check(other, {0, 0, 0, 0, 0, 0, 0, 0}), CorruptData);
   }
 }

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/comm/worlds.h"
 #include "tests/exchange/checks.h"
 
@@ -33,6 +35,27 @@ TEST(Exchange, CasesCoverWhatTheyClaim) {
     }
   }
   EXPECT_TRUE(dropped && zero_weight && several && no_expert);
+}
+
+TEST(Exchange, CasesTellTheWiresAndTheRoutesApart) {
+  const Topology topology = Topology::uniform(4, 2);
+  bool other_bits = false, other_bits_on_one_node = false;
+  std::set<Route> taken;
+  for (const Case& c : cases()) {
+    const auto placement = placement_of(c, 4);
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto y = [&](const Topology& nodes, DType wire) {
+        return combined(plan_of(c, rank, 4), placement, nodes, payload_of(c, "x", rank, 4, DType::kBF16),
+                        c.width, scale_by_id, wire, DType::kBF16);
+      };
+      other_bits |= y(topology, DType::kF32) != y(topology, DType::kBF16);
+      const Topology one = Topology::one_node(4);
+      other_bits_on_one_node |= y(one, DType::kF32) != y(one, DType::kBF16);
+    }
+    taken.insert(fewest_bytes(c, topology, DType::kBF16, DType::kF32));
+  }
+  EXPECT_TRUE(other_bits && other_bits_on_one_node);
+  EXPECT_EQ(taken, (std::set{Route::kFlat, Route::kRailDedup}));  // by auto
 }
 
 TEST(Exchange, SixtyExpertsOnTwoRanksAndThirtyOnEight) {

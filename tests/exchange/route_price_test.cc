@@ -73,6 +73,26 @@ TEST(RoutePrice, LoadsAreThoseOfTheSchedules) {
   }
 }
 
+// Sums may be wider than rows.
+TEST(RoutePrice, CountsRowsAndSumsEachWithTheirOwnBytes) {
+  constexpr std::int64_t kLarge =
+      1000 * kRowBytes;  // so the busiest card is that of rows, or of sums, not of lists
+  for (const Topology& topology : some_topologies()) {
+    for (const Route route : kRoutes) {
+      SCOPED_TRACE(fmt::format("{} on {}", name_of(route), describe(topology)));
+      const AllRanks all(kTopEight, topology, route);
+      const RoutePrices prices(topology);
+      const auto card_bytes = [&](std::int64_t row, std::int64_t sum) {
+        return prices.loads(route, all.counts, row, sum).card_bytes();
+      };
+      const std::int64_t rows = card_bytes(2 * kLarge, 0) - card_bytes(kLarge, 0),
+                         sums = card_bytes(0, 2 * kLarge) - card_bytes(0, kLarge);
+      EXPECT_EQ(rows, 1000 * sent(topology, all, route, false).card_bytes);
+      EXPECT_EQ(sums, 1000 * sent(topology, all, route, true).card_bytes);
+    }
+  }
+}
+
 // A token goes once to each other node that has one of its experts, and one sum comes back.
 TEST(RoutePrice, RailDedupCrossesWithWhatRoutingRequires) {
   for (const Topology& topology : some_topologies()) {
@@ -100,8 +120,10 @@ Calibration links(Link inside, Link between) {
   return calibration;
 }
 
-Route chosen(const Case& c, const Topology& topology, const std::optional<Calibration>& calibration) {
-  return RoutePrices(topology, calibration).cheapest(AllRanks(c, topology, Route::kFlat).counts, kRowBytes);
+Route chosen(const Case& c, const Topology& topology, const std::optional<Calibration>& calibration,
+             std::int64_t bytes_per_sum = kRowBytes) {
+  return RoutePrices(topology, calibration)
+      .cheapest(AllRanks(c, topology, Route::kFlat).counts, kRowBytes, bytes_per_sum);
 }
 
 TEST(RouteChoice, FollowsWhatCostsMost) {
@@ -125,7 +147,8 @@ TEST(RouteChoice, LeavesFlatForMoreThanATenth) {
     const Calibration calibration = links({1e-7, 1e-11}, {seconds_per_message, 8e-8});
     const RoutePrices prices(nodes, calibration);
     const auto price = [&](Route route) {
-      return prices.loads(route, AllRanks(kTopOne, nodes, route).counts, kRowBytes).seconds(calibration);
+      return prices.loads(route, AllRanks(kTopOne, nodes, route).counts, kRowBytes, kRowBytes)
+          .seconds(calibration);
     };
     const double saving = 1 - price(Route::kRail) / price(Route::kFlat);
     EXPECT_GT(saving, 0);
@@ -142,6 +165,16 @@ TEST(RouteChoice, WithoutACalibrationTakesTheFewestBytesThroughTheBusiestCard) {
   EXPECT_EQ(chosen(kTopEight, Topology::uniform(4, 1), std::nullopt), Route::kFlat);
   EXPECT_EQ(chosen(kTopOne, Topology::uniform(8, 2), std::nullopt), Route::kFlat);
   EXPECT_EQ(chosen(kTopEight, Topology::one_node(4), std::nullopt), Route::kFlat);
+}
+
+// Two experts a token: rail_dedup saves a few rows and sums, and sends a mask for each.
+TEST(RouteChoice, SeesThatSumsAreWiderThanRows) {
+  const Topology nodes = Topology::uniform(8, 4);
+  const RoutePrices prices(nodes);
+  const Case two{"top 2", 64, 2, Selection::kRandom, Tokens::kUneven, false, false, 512};
+  const ExchangeCounts counts = AllRanks(two, nodes, Route::kFlat).counts;
+  EXPECT_EQ(prices.cheapest(counts, 1, 1), Route::kFlat);
+  EXPECT_EQ(prices.cheapest(counts, 1, 64), Route::kRailDedup);
 }
 
 TEST(RouteChoice, IsMadeAlikeByAllRanksAndHasFlatsBits) {

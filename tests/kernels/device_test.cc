@@ -178,7 +178,7 @@ TEST_P(DeviceTasks, OrderedSumsAndDotsEqualTheOraclesBitForBit) {
            {static_cast<const float*>(slots.weight.data()), static_cast<const float*>(nullptr)}) {
         Rows expected(GetParam(), num_rows * width);
         reference::ordered_weighted_sum(GetParam(), y.data(), slots.begin.data(), slots.position.data(),
-                                        weight, num_rows, width, expected.data());
+                                        weight, num_rows, width, GetParam(), expected.data());
         for_every_pack(GetParam(), width, [&](auto element, auto elements) {
           using T = decltype(element);
           Rows got(GetParam(), num_rows * width);

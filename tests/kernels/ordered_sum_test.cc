@@ -1,5 +1,6 @@
 #include "moesaic/kernels/ordered_sum.h"
 
+#include "moesaic/core/error.h"
 #include "moesaic/kernels/permute.h"
 #include "moesaic/kernels/reference.h"
 #include "tests/kernels/inputs.h"
@@ -19,14 +20,16 @@ TEST_P(OrderedSum, WeightedSumEqualsTheOracleBitForBit) {
         const Rows y = random_rows(GetParam(), slots.size() * width, 3);
         for (const float* weight :
              {static_cast<const float*>(slots.weight.data()), static_cast<const float*>(nullptr)}) {
-          Rows fast(GetParam(), num_rows * width), expected(GetParam(), num_rows * width);
-          ordered_weighted_sum(GetParam(), y.data(), slots.begin.data(), slots.position.data(), weight,
-                               num_rows, width, fast.data());
-          reference::ordered_weighted_sum(GetParam(), y.data(), slots.begin.data(), slots.position.data(),
-                                          weight, num_rows, width, expected.data());
-          ASSERT_EQ(fast, expected) << "rows " << num_rows << " width " << width;
-          for (std::int64_t i = 0; i < fast.size(); ++i)
-            ASSERT_FALSE(std::isnan(fast.at(i))) << "element " << i;
+          for (const DType result : {GetParam(), DType::kF32}) {
+            Rows fast(result, num_rows * width), expected(result, num_rows * width);
+            ordered_weighted_sum(GetParam(), y.data(), slots.begin.data(), slots.position.data(), weight,
+                                 num_rows, width, result, fast.data());
+            reference::ordered_weighted_sum(GetParam(), y.data(), slots.begin.data(), slots.position.data(),
+                                            weight, num_rows, width, result, expected.data());
+            ASSERT_EQ(fast, expected) << "rows " << num_rows << " width " << width;
+            for (std::int64_t i = 0; i < fast.size(); ++i)
+              ASSERT_FALSE(std::isnan(fast.at(i))) << "element " << i;
+          }
         }
       }
     }
@@ -42,7 +45,7 @@ TEST_P(OrderedSum, SumsSlotsInAscendingOrderWhereverTheyLie) {
     y.set(0, 1);
     y.set(1, 1);
     const float weight[] = {1e8f, 1, -1e8f};
-    ordered_weighted_sum(GetParam(), y.data(), begin, position, weight, 2, 1, out.data());
+    ordered_weighted_sum(GetParam(), y.data(), begin, position, weight, 2, 1, GetParam(), out.data());
     EXPECT_EQ(out.at(0), 0);
     EXPECT_EQ(out.at(1), 0) << "a row without slots";
   });
@@ -55,9 +58,39 @@ TEST(OrderedSum, ProductsAreRoundedBeforeTheyAreAdded) {
     const std::int64_t begin[] = {0, 2}, position[] = {0, 1};
     std::vector<float> y(16, -1), weight = {1, x}, out(8, kNaN);
     for (int d = 0; d < 8; ++d) y[d] = -1, y[8 + d] = x;
-    ordered_weighted_sum(DType::kF32, y.data(), begin, position, weight.data(), 1, 8, out.data());
+    ordered_weighted_sum(DType::kF32, y.data(), begin, position, weight.data(), 1, 8, DType::kF32,
+                         out.data());
     for (const float sum : out) EXPECT_EQ(sum, 0x1p-11f);
   });
+}
+
+// 1 + 2^-9 has no bf16; the sum of two rows that have is not rounded to one.
+TEST(OrderedSum, OfBf16RowsInFp32IsNotRounded) {
+  for_every_target([] {
+    const std::int64_t begin[] = {0, 2}, position[] = {0, 1}, width = 70;
+    Rows y(DType::kBF16, 2 * width), exact(DType::kF32, width), rounded(DType::kBF16, width);
+    for (std::int64_t d = 0; d < width; ++d) y.set(d, 1), y.set(width + d, 0x1p-9f);
+    ordered_weighted_sum(DType::kBF16, y.data(), begin, position, nullptr, 1, width, DType::kF32,
+                         exact.data());
+    ordered_weighted_sum(DType::kBF16, y.data(), begin, position, nullptr, 1, width, DType::kBF16,
+                         rounded.data());
+    for (std::int64_t d = 0; d < width; ++d) {
+      EXPECT_EQ(exact.at(d), 1 + 0x1p-9f) << d;
+      EXPECT_EQ(rounded.at(d), 1) << d;
+    }
+  });
+}
+
+TEST(OrderedSum, OfFp32RowsInBf16IsRefused) {
+  const std::int64_t begin[] = {0, 0};
+  float y = 0, out = 0;
+  try {
+    ordered_weighted_sum(DType::kF32, &y, begin, begin, nullptr, 1, 1, DType::kBF16, &out);
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "ordered_weighted_sum: got a result of bf16 from rows of fp32, expected the rows' or fp32");
+  }
 }
 
 TEST_P(OrderedSum, SlotDotsEqualTheOracleBitForBit) {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace moesaic {
 namespace {
 
@@ -18,7 +20,15 @@ void expect_close(const at::Tensor& a, const at::Tensor& b, double tolerance) {
             tolerance * wide.abs().max().item<double>());
 }
 
-// The library's way is chosen by the CPU (product_kind); here both run, whatever the CPU.
+TEST(ExpertProducts, TheLibraryIsTakenForManySlotsWhereVectorsAreWideAndPanelsAreNotAskedFor) {
+  constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(library_slots(8, /*wide_vectors=*/true, /*only_panels=*/false), 128);
+  EXPECT_EQ(library_slots(8, true, true), kNever);
+  EXPECT_EQ(library_slots(8, false, false), kNever);
+  EXPECT_EQ(library_slots(8, false, true), kNever);
+}
+
+// The library's way is chosen by the CPU (library_slots); here both run, whatever the CPU.
 TEST(ExpertProducts, PanelsAndLibraryAgreeForwardAndBackward) {
   at::manual_seed(3);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -42,6 +42,7 @@ struct How {
   DispatchOptions dispatch = {};
   bool overlap = true;
   bool shared = false;
+  bool fp32_sums = false;
 };
 
 // y and the gradients of x, weights, w_in, w_out (and of the shared experts' matrix).
@@ -62,7 +63,7 @@ Outcome run(Communicator& group, const How& setup) {
                    w_shared = draw({kWidth, kWidth}, "shared"),
                    g = draw({plan.num_tokens, kWidth}, "g").detach(),
                    weights = normal({plan.num_tokens, kChoices}, "w").abs().requires_grad_();
-  const ExpertRoute route{&group, &placement, setup.dispatch, setup.overlap};
+  const ExpertRoute route{&group, &placement, setup.dispatch, setup.overlap, setup.fp32_sums};
   at::Tensor shared;
   const auto meanwhile = [&] { shared = at::mm(x, w_shared); };
   at::Tensor y = moe_experts(route, setup.activation, plan, x, weights, w_in, w_out, nullptr,
@@ -105,6 +106,7 @@ TEST(MoeChunks, GiveTheBitsOfOneForwardAndBackwardByEveryRoute) {
     EXPECT_NO_THROW(run_world(topology, [](Communicator& group) {
       check(group, {});
       check(group, {.dtype = at::kBFloat16, .shared = true});
+      check(group, {.dtype = at::kBFloat16, .fp32_sums = true});
       check(group, {.activation = Activation::kRelu, .shared = true});
     }));
   }

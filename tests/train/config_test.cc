@@ -78,7 +78,7 @@ TEST(Config, KeysReachTheirVariables) {
       "\"drop\"\n"
       "[parallel]\nexperts = [\"gather\", \"exchange\"]\n[model]\nnum_layers = 2\nactivation = \"relu\"\n"
       "[optim]\nname = \"sgd\"\nschedule = \"constant\"\n[data]\nformat = \"uint16\"\n",
-      {"moe.d_expert=64", "train.dtype=bf16"});
+      {"moe.d_expert=64", "train.dtype=bf16", "comm.wire=\"fp32\""});
   EXPECT_EQ(config.model.moe.gate.name, "switch");
   EXPECT_EQ(config.model.moe.balance_scope, BalanceScope::kSequence);
   EXPECT_EQ(config.model.moe.gate.non_finite, OnNonFinite::kDrop);
@@ -88,6 +88,8 @@ TEST(Config, KeysReachTheirVariables) {
   EXPECT_EQ(config.optim.schedule, LrSchedule::kConstant);
   EXPECT_EQ(config.data.format, TokenFormat::kUint16);
   EXPECT_EQ(config.train.dtype, DType::kBF16);
+  EXPECT_EQ(config.comm.wire, DType::kF32);
+  EXPECT_EQ(parse("[comm]\nwire = \"model\"").comm.wire, std::nullopt);
   EXPECT_FALSE(exchanges_tokens(config, 0));
   EXPECT_TRUE(exchanges_tokens(config, 1));
 }

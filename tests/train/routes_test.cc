@@ -78,6 +78,33 @@ TEST(Chunks, TrainToTheSameBitsWithSharedExpertsCapacityAndRecomputation) {
   }
 }
 
+// comm.wire.
+TEST(Wire, InFp32TrainsToBitsOfItsOwnThatAreTheSameByEveryRouteAndInChunks) {
+  const TempFolder folder;
+  Config config = exchanging(write_text(folder.path()), 4, 2);
+  config.train.dtype = DType::kBF16;
+  config.codec.method = codec::Method::kRaw;
+  const Outcome rounded = train(config, 2);
+  config.comm.wire = DType::kF32;
+  const Outcome flat = train(config, 2);
+  EXPECT_FALSE(flat.gradients == rounded.gradients);
+  EXPECT_NE(flat.steps[0].loss, rounded.steps[0].loss);
+  config.comm.exchange_chunks = 3;
+  for (const auto route : {Route::kLeader, Route::kRailDedup}) {
+    SCOPED_TRACE(name_of(route));
+    config.comm.route = route;
+    expect_same(train(config, 2), flat, route);
+  }
+}
+
+TEST(Wire, InFp32IsThatOfAnFp32Model) {
+  const TempFolder folder;
+  Config config = exchanging(write_text(folder.path()), 2, 1);
+  const Outcome plain = train(config, 2);
+  config.comm.wire = DType::kF32;
+  expect_same(train(config, 2), plain, Route::kFlat);
+}
+
 TEST(Routes, AreNotReportedWhereExpertsAreGathered) {
   const TempFolder folder;
   Config config = with_layout(small_config(write_text(folder.path())),

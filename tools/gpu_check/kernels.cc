@@ -138,7 +138,7 @@ void check_rows(Report& report, DType dtype, const Shape& shape) {
     twin::ordered_weighted_sum(dtype, to.data(), begin.data(), position.data(),
                                weighted ? weight.data() : nullptr, shape.rows, shape.width, to_sums.data());
     oracle::ordered_weighted_sum(dtype, y.data(), slots.begin.data(), slots.position.data(),
-                                 weighted ? slots.weight.data() : nullptr, shape.rows, shape.width,
+                                 weighted ? slots.weight.data() : nullptr, shape.rows, shape.width, dtype,
                                  sums.data());
     report.expect(to_sums.host() == sums, (weighted ? "ordered_weighted_sum " : "ordered sum ") + what);
   }

@@ -28,6 +28,8 @@ void check_told(const Agreement& got, const Agreement& mine, std::span<const std
                   mine.table_digest);
   require_of_peer(got.row_bytes == mine.row_bytes, peer, "sends rows of {} bytes, expected {}", got.row_bytes,
                   mine.row_bytes);
+  require_of_peer(got.sum_bytes == mine.sum_bytes, peer, "returns sums of {} bytes, expected {}",
+                  got.sum_bytes, mine.sum_bytes);
   require_of_peer(got.route == mine.route, peer, "asks for another route ({}, expected {})", got.route,
                   mine.route);
   require_of_peer(got.chunks == mine.chunks, peer, "asks for {} chunks, expected {}", got.chunks,
@@ -35,8 +37,9 @@ void check_told(const Agreement& got, const Agreement& mine, std::span<const std
   const auto size = static_cast<std::size_t>(topology.world_size());
   const auto rows = told.first(size), slots = told.subspan(size, size), node_rows = told.subspan(2 * size);
   // So that no sum of sizes leaves 63 bits.
-  const auto most = std::numeric_limits<std::int64_t>::max() / 16 /
-                    (std::max<std::int64_t>(1, mine.row_bytes) * std::ssize(rows) * std::ssize(rows));
+  const std::int64_t largest = std::max({std::int64_t{1}, mine.row_bytes, mine.sum_bytes});
+  const auto most =
+      std::numeric_limits<std::int64_t>::max() / 16 / (largest * std::ssize(rows) * std::ssize(rows));
   for (std::size_t to = 0; to < size; ++to) {
     // Each row has at least one slot and at most one per expert there.
     const auto experts = std::ssize(placement.experts_of(static_cast<int>(to)));

@@ -1,7 +1,7 @@
 // counts.h: what all ranks of an exchange tell each other before anything of uneven size is sent.
 //
 // X ranks of the exchange group on N nodes. Those on the way of a row need to know its size, too, and a
-// choice of route must be made by all alike: so everyone learns all counts. Collective: 8 * (5 + 2X + N)
+// choice of route must be made by all alike: so everyone learns all counts. Collective: 8 * (6 + 2X + N)
 // bytes of each rank to all others. What a peer says is checked before it is believed: CorruptData names it.
 #pragma once
 
@@ -31,8 +31,9 @@ inline constexpr std::int64_t kAuto = -1;
 struct Agreement {
   std::int64_t table_digest;  // CRC32C of the ownership table
   std::int64_t row_bytes;
-  std::int64_t route;   // as asked for: a Route, or kAuto
-  std::int64_t chunks;  // as asked for, or kAuto
+  std::int64_t sum_bytes;  // of what returns for a row
+  std::int64_t route;      // as asked for: a Route, or kAuto
+  std::int64_t chunks;     // as asked for, or kAuto
   bool operator==(const Agreement&) const = default;
 };
 

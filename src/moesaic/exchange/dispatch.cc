@@ -46,6 +46,7 @@ DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const
     NodeSide nodes = node_side(side, group.topology(), group.rank());
     const Agreement asked{.table_digest = table_digest(placement),
                           .row_bytes = bytes_per_row,
+                          .sum_bytes = options.bytes_per_sum.value_or(bytes_per_row),
                           .route = options.route ? static_cast<std::int64_t>(*options.route) : kAuto,
                           .chunks = options.chunks.value_or(kAuto)};
     handle.counts = gather_counts(group, placement, side, nodes, asked, options.uncut_slots);
@@ -54,7 +55,8 @@ DispatchHandle plan_dispatch(Communicator& group, const RoutingPlan& plan, const
     } else {
       std::optional<RoutePrices> bytes_only;
       if (options.prices == nullptr) bytes_only.emplace(group.topology());
-      handle.route = (bytes_only ? *bytes_only : *options.prices).cheapest(handle.counts, bytes_per_row);
+      handle.route = (bytes_only ? *bytes_only : *options.prices)
+                         .cheapest(handle.counts, asked.row_bytes, asked.sum_bytes);
     }
     for (int r = 0; r < group.size(); ++r) {
       const auto at = static_cast<std::size_t>(r * group.size() + group.rank());

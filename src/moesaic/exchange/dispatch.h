@@ -107,6 +107,7 @@ void dispatch_again(Communicator& group, const DispatchHandle& handle, ConstRows
 // z [R,D], one sum per received row, back to its source: y[t] = sum over t's owners, in the order and with
 // the rounding of contract 1 (z is already rounded to its dtype; ranks of a node ascending in fp32, rounded
 // to the wire dtype; nodes ascending in fp32, rounded to y's dtype). Tokens without an expert get 0. y [T,D].
+// The wire dtype is z's, which may be wider than x's: then DispatchOptions says so.
 void combine(Communicator& group, const DispatchHandle& handle, ConstRows z, Rows y);
 
 // One float per received slot back to its unique (t,k): values [S] -> home [T,K]; 0 where the plan had no

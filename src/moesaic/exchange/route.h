@@ -32,6 +32,8 @@ struct DispatchOptions {
   const RoutePrices* prices = nullptr;  // of the group's topology
   // How many chunks rows travel in, 1 to kMostChunks; none: as many as pay (chunks.h). The same bits.
   std::optional<std::int64_t> chunks = 1;
+  // Of the sum that returns for a row; none: as many as of the row.
+  std::optional<std::int64_t> bytes_per_sum = {};
   // Of this rank alone: so many slots or more are worked on in one piece. Then all rows travel in one chunk.
   std::int64_t uncut_slots = std::numeric_limits<std::int64_t>::max();
 };

@@ -77,22 +77,24 @@ RoutePrices::RoutePrices(const Topology& topology, const std::optional<Calibrati
   }
 }
 
-PhaseLoads RoutePrices::loads(Route route, const ExchangeCounts& counts, std::int64_t bytes_per_row) const {
+PhaseLoads RoutePrices::loads(Route route, const ExchangeCounts& counts, std::int64_t bytes_per_row,
+                              std::int64_t bytes_per_sum) const {
   const Passes& passes = of_route_.at(static_cast<std::size_t>(route));
   const int size = topology_.world_size();
   PhaseLoads loads(topology_);
   int phase = passes.lists.add_loads(loads, bytes_of_lists(counts, topology_), 0);
   phase = passes.rows.add_loads(loads, bytes_of_rows(counts, bytes_per_row, size, /*back=*/false), phase);
-  passes.sums.add_loads(loads, bytes_of_rows(counts, bytes_per_row, size, /*back=*/true), phase);
+  passes.sums.add_loads(loads, bytes_of_rows(counts, bytes_per_sum, size, /*back=*/true), phase);
   return loads;
 }
 
-Route RoutePrices::cheapest(const ExchangeCounts& counts, std::int64_t bytes_per_row) const {
+Route RoutePrices::cheapest(const ExchangeCounts& counts, std::int64_t bytes_per_row,
+                            std::int64_t bytes_per_sum) const {
   if (topology_.num_nodes() == 1) return Route::kFlat;
   Route best = Route::kFlat;
   double least = 0;
   for (const Route route : kRoutes) {
-    const PhaseLoads load = loads(route, counts, bytes_per_row);
+    const PhaseLoads load = loads(route, counts, bytes_per_row, bytes_per_sum);
     const double price = !calibration_           ? static_cast<double>(load.card_bytes())
                          : route == Route::kFlat ? load.seconds(*calibration_)
                                                  : load.seconds(*calibration_) * (1 + kHopRisk);

@@ -49,11 +49,12 @@ class RoutePrices {
 
   // Of a dispatch and its combine: lists, rows, sums. (Counts are the same by every route, and gradients go
   // the same way again.)
-  PhaseLoads loads(Route route, const ExchangeCounts& counts, std::int64_t bytes_per_row) const;
+  PhaseLoads loads(Route route, const ExchangeCounts& counts, std::int64_t bytes_per_row,
+                   std::int64_t bytes_per_sum) const;
 
   // The fastest by the calibration, where a route other than flat has to promise a tenth less. The first in
   // the order of kRoutes where several are best.
-  Route cheapest(const ExchangeCounts& counts, std::int64_t bytes_per_row) const;
+  Route cheapest(const ExchangeCounts& counts, std::int64_t bytes_per_row, std::int64_t bytes_per_sum) const;
 
  private:
   struct Passes {

@@ -28,7 +28,7 @@ void permute_rows_scaled(DType dtype, const void* rows, const std::int64_t* slot
                          const std::int64_t* position_of_slot, const float* factor, std::int64_t num_rows,
                          std::int64_t width, void* permuted, Stream stream = {});
 
-// ordered_sum.h
+// ordered_sum.h; sums of `dtype`
 void ordered_weighted_sum(DType dtype, const void* y, const std::int64_t* slot_begin,
                           const std::int64_t* position_of_slot, const float* weight, std::int64_t num_rows,
                           std::int64_t width, void* out, Stream stream = {});

@@ -29,4 +29,17 @@ void for_row_dtype(DType dtype, std::string_view kernel, Body body) {
   }
 }
 
+// Calls body(float{}, float{}), body(BF16{}, BF16{}) or body(BF16{}, float{}): an element of the rows, and
+// one of what is made from them.
+template <typename Body>
+void for_row_and_result_dtype(DType dtype, DType result, std::string_view kernel, Body body) {
+  require(result == dtype || result == DType::kF32,
+          "{}: got a result of {} from rows of {}, expected the rows' or fp32", kernel, name_of(result),
+          name_of(dtype));
+  for_row_dtype(dtype, kernel, [&](auto element) {
+    if (result == dtype) return body(element, element);
+    body(element, float{});
+  });
+}
+
 }  // namespace moesaic::kernels

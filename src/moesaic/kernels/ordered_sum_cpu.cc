@@ -6,9 +6,10 @@ namespace moesaic::kernels {
 
 void reference::ordered_weighted_sum(DType dtype, const void* y, const std::int64_t* slot_begin,
                                      const std::int64_t* position_of_slot, const float* weight,
-                                     std::int64_t num_rows, std::int64_t width, void* out) {
-  for_row_dtype(dtype, "ordered_weighted_sum", [&](auto element) {
+                                     std::int64_t num_rows, std::int64_t width, DType result, void* out) {
+  for_row_and_result_dtype(dtype, result, "ordered_weighted_sum", [&](auto element, auto of_result) {
     using T = decltype(element);
+    using Result = decltype(of_result);
     const T* rows = static_cast<const T*>(y);
     for (std::int64_t i = 0; i < num_rows; ++i) {
       for (std::int64_t d = 0; d < width; ++d) {
@@ -17,7 +18,7 @@ void reference::ordered_weighted_sum(DType dtype, const void* y, const std::int6
           const float value = load(rows[position_of_slot[s] * width + d]);
           sum += weight ? weight[s] * value : value;
         }
-        store(static_cast<T*>(out)[i * width + d], sum);
+        store(static_cast<Result*>(out)[i * width + d], sum);
       }
     }
   });

@@ -14,9 +14,9 @@ namespace moesaic::kernels::HWY_NAMESPACE {
 
 // kVectors vectors of one row of the sum, so that a slot's position and weight are fetched once for all of
 // them.
-template <int kVectors, class Access, typename T>
+template <int kVectors, class Access, typename T, typename Result>
 HWY_INLINE void sum_slots(const Access& access, const T* y, const std::int64_t* position, const float* weight,
-                          std::int64_t num_slots, std::int64_t width, T* out) {
+                          std::int64_t num_slots, std::int64_t width, Result* out) {
   constexpr std::int64_t kLanes = hn::MaxLanes(F32());
   Vector sum[kVectors];
   for (Vector& v : sum) v = hn::Zero(F32());
@@ -33,18 +33,19 @@ HWY_INLINE void sum_slots(const Access& access, const T* y, const std::int64_t* 
 
 void OrderedWeightedSum(DType dtype, const void* y, const std::int64_t* slot_begin,
                         const std::int64_t* position_of_slot, const float* weight, std::int64_t num_rows,
-                        std::int64_t width, void* out) {
+                        std::int64_t width, DType result, void* out) {
   constexpr int kBlock = 4;
   constexpr std::int64_t kLanes = hn::MaxLanes(F32());
-  for_row_dtype(dtype, "ordered_weighted_sum", [&](auto element) {
+  for_row_and_result_dtype(dtype, result, "ordered_weighted_sum", [&](auto element, auto of_result) {
     using T = decltype(element);
+    using Result = decltype(of_result);
     for (std::int64_t i = 0; i < num_rows; ++i) {
       const std::int64_t begin = slot_begin[i];
       const std::int64_t num_slots = slot_begin[i + 1] - begin;
       const std::int64_t* position = position_of_slot + begin;
       const float* weights = weight ? weight + begin : nullptr;
       const T* from = static_cast<const T*>(y);
-      T* to = static_cast<T*>(out) + i * width;
+      Result* to = static_cast<Result*>(out) + i * width;
       std::int64_t d = 0;
       for (; d + kBlock * kLanes <= width; d += kBlock * kLanes) {
         sum_slots<kBlock>(Whole{}, from + d, position, weights, num_slots, width, to + d);
@@ -105,9 +106,9 @@ HWY_EXPORT(SlotDots);
 
 void ordered_weighted_sum(DType dtype, const void* y, const std::int64_t* slot_begin,
                           const std::int64_t* position_of_slot, const float* weight, std::int64_t num_rows,
-                          std::int64_t width, void* out, Stream) {
+                          std::int64_t width, DType result, void* out, Stream) {
   HWY_DYNAMIC_DISPATCH(OrderedWeightedSum)
-  (dtype, y, slot_begin, position_of_slot, weight, num_rows, width, out);
+  (dtype, y, slot_begin, position_of_slot, weight, num_rows, width, result, out);
 }
 
 void slot_dots(DType dtype, const void* a, const void* y, const std::int64_t* slot_begin,

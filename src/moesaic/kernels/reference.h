@@ -35,7 +35,7 @@ void permute_rows_scaled(DType dtype, const void* rows, const std::int64_t* slot
 // ordered_sum.h
 void ordered_weighted_sum(DType dtype, const void* y, const std::int64_t* slot_begin,
                           const std::int64_t* position_of_slot, const float* weight, std::int64_t num_rows,
-                          std::int64_t width, void* out);
+                          std::int64_t width, DType result, void* out);
 void slot_dots(DType dtype, const void* a, const void* y, const std::int64_t* slot_begin,
                const std::int64_t* position_of_slot, std::int64_t num_rows, std::int64_t width, float* dot);
 

@@ -111,13 +111,11 @@ void over_rows(const ExpertInput& input, const Body& body) {
 
 }  // namespace
 
-std::int64_t library_slots(std::int64_t num_experts) {
-  const bool wide_vectors = at::get_cpu_capability() == "AVX512";
-  return wide_vectors ? kLibraryRowsPerExpert * num_experts : std::numeric_limits<std::int64_t>::max();
-}
+bool has_wide_vectors() { return at::get_cpu_capability() == "AVX512"; }
 
-ProductKind product_kind(std::int64_t num_slots, std::int64_t num_experts) {
-  return num_slots >= library_slots(num_experts) ? ProductKind::kLibrary : ProductKind::kPanels;
+std::int64_t library_slots(std::int64_t num_experts, bool wide_vectors, bool only_panels) {
+  return wide_vectors && !only_panels ? kLibraryRowsPerExpert * num_experts
+                                      : std::numeric_limits<std::int64_t>::max();
 }
 
 ExpertInput expert_input(const kernels::ExpertShape& shape, std::vector<std::int64_t> row_begin,
@@ -186,13 +184,15 @@ ExpertBackward experts_backward_weights(const ExpertInput& input, std::span<cons
   return result;
 }
 
-at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted) {
+at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted, DType result) {
   const std::int64_t width = input.shape.width;
-  at::Tensor sums = new_rows(outputs, input.num_rows(), width);
+  at::TensorOptions options = outputs.options().requires_grad(false);
+  if (result == DType::kF32) options = options.dtype(at::kFloat);
+  at::Tensor sums = at::empty({input.num_rows(), width}, options);
   over_rows(input, [&](std::int64_t begin, std::int64_t n) {
     kernels::ordered_weighted_sum(input.shape.dtype, outputs.data_ptr(), input.row_begin.data() + begin,
                                   input.position.data(), weighted ? input.weight.data() : nullptr, n, width,
-                                  sums.narrow(0, begin, n).data_ptr());
+                                  result, sums.narrow(0, begin, n).data_ptr());
   });
   return sums;
 }

@@ -6,8 +6,9 @@
 //            which the library uses, and experts have rows enough to fill them.
 //
 // Local. T, R, S, D, F, H as in dispatch.h and kernels/experts.h. Both add in fp32 and round once to dtype;
-// their bits differ. The choice depends on the CPU and on the local number of slots alone. By panels a slot's
-// bits do not depend on the other slots, so rows may come in chunks; by the library they might.
+// their bits differ. The choice depends on the CPU and on the local number of slots alone, unless panels are
+// asked for. By panels a slot's bits do not depend on the other slots, so rows may come in chunks; by the
+// library they might.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,9 +23,10 @@ namespace moesaic {
 
 enum class ProductKind { kPanels, kLibrary };
 
+// Whether the library's vectors here have 512 bits.
+bool has_wide_vectors();
 // From so many slots on the library is taken; where it never is, the largest number.
-std::int64_t library_slots(std::int64_t num_experts);
-ProductKind product_kind(std::int64_t num_slots, std::int64_t num_experts);
+std::int64_t library_slots(std::int64_t num_experts, bool wide_vectors, bool only_panels);
 
 // Which received rows each expert works on.
 struct ExpertInput {
@@ -73,9 +75,9 @@ ExpertBackward experts_backward_weights(const ExpertInput& input, std::span<cons
                                         const at::Tensor& d_before, const at::Tensor& w_in,
                                         const at::Tensor& w_out);
 
-// out [R,D]: each row's slots, weighted (all ones if `weighted` is false), in slot order; 0 for a row
-// without.
-at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted);
+// out [R,D] of `result` (outputs' dtype or fp32): each row's slots, weighted (all ones if `weighted` is
+// false), in slot order; 0 for a row without.
+at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted, DType result);
 
 // [S] in row order: g of its row times its output.
 std::vector<float> slot_gradients(const ExpertInput& input, const void* g, const at::Tensor& outputs);

@@ -41,8 +41,9 @@ struct Saved : torch::CustomClassHolder {
   Communicator* group = nullptr;
   DispatchHandle handle;
   ProductKind kind = ProductKind::kPanels;
-  bool background = false;  // rows move while this thread computes
-  Buffer rows;              // [R,D]; empty in a group of one, where x itself is the rows
+  std::optional<DType> wire;  // of sums; none: the rows'
+  bool background = false;    // rows move while this thread computes
+  Buffer rows;                // [R,D]; empty in a group of one, where x itself is the rows
   // By chunk.
   std::vector<ExpertInput> inputs;
   std::vector<at::Tensor> before;   // pre-activations
@@ -68,7 +69,8 @@ class Home {
       home_ = at::empty({saved.handle.num_tokens, width}, like.options().requires_grad(false));
   }
   void send(std::size_t chunk, const at::Tensor& slots, bool weighted) {
-    kept_.push_back(sum_slots(saved_.inputs[chunk], slots, weighted));
+    const ExpertInput& input = saved_.inputs[chunk];
+    kept_.push_back(sum_slots(input, slots, weighted, saved_.wire.value_or(input.shape.dtype)));
     if (!saved_.alone()) sums_.start(const_rows(kept_.back()));
   }
   at::Tensor finish() {
@@ -98,7 +100,7 @@ struct Call {
 
 // The first half of forward: rows are under way, or, in the foreground, there.
 MovingRows send_rows(const Call& call, const at::Tensor& x, const at::Tensor& weights,
-                     std::int64_t num_experts) {
+                     std::int64_t library_from) {
   Saved& saved = *call.saved;
   saved.group = call.route.group;
   RoutingPlan weighted = call.plan;
@@ -109,7 +111,11 @@ MovingRows send_rows(const Call& call, const at::Tensor& x, const at::Tensor& we
   }
   const Span span(saved.group->tracer(), {.phase = Phase::kExchange, .name = "dispatch"});
   DispatchOptions options = call.route.dispatch;
-  options.uncut_slots = library_slots(num_experts);
+  options.uncut_slots = library_from;
+  if (call.route.fp32_sums) {
+    saved.wire = DType::kF32;
+    options.bytes_per_sum = x.size(1) * size_of(*saved.wire);
+  }
   saved.handle = plan_dispatch(*saved.group, weighted, *call.route.placement,
                                x.size(1) * static_cast<std::int64_t>(x.element_size()), options);
   if (call.taken != nullptr) *call.taken = saved.handle.route;
@@ -131,11 +137,12 @@ struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(AutogradContext* context, const Call& call, const at::Tensor& x,
                             const at::Tensor& weights, const at::Tensor& w_in, const at::Tensor& w_out) {
     Saved& saved = *call.saved;
-    MovingRows moving = send_rows(call, x, weights, w_in.size(0));
+    const std::int64_t library_from = library_slots(w_in.size(0), has_wide_vectors(), call.route.only_panels);
+    MovingRows moving = send_rows(call, x, weights, library_from);
     if (call.meanwhile) call.meanwhile();
     const kernels::ExpertShape shape{const_rows(x).dtype, call.activation == Activation::kSwiGlu,
                                      w_in.size(0), x.size(1), w_out.size(2)};
-    saved.kind = product_kind(saved.handle.num_slots(), shape.num_experts);
+    if (saved.handle.num_slots() >= library_from) saved.kind = ProductKind::kLibrary;
     Home home(saved, x, x.size(1));
     for (std::size_t c = 0; c < saved.handle.chunks.size(); ++c) {
       saved.inputs.push_back(input_of(saved, shape, c));

@@ -39,6 +39,10 @@ struct ExpertRoute {
   const Placement* placement = nullptr;
   DispatchOptions dispatch = {};  // the path of exchanged tokens
   bool overlap = true;            // they move while this thread computes; the same bits
+  // Rows' sums, and those of their gradients, travel home in fp32, not in x's dtype: other bits.
+  bool fp32_sums = false;
+  // Experts multiply by panels on every CPU (expert_products.h), so that rows can come in chunks.
+  bool only_panels = false;
 };
 
 // What one MoE layer did in one micro-step; global unless said.

@@ -17,11 +17,14 @@ namespace moesaic {
 enum class ExpertsMode { kGather, kExchange };
 
 struct ParallelOptions {
-  std::vector<ExpertsMode> experts;                 // one per layer (dense layers ignore theirs)
-  int exchange_size = 0;                            // ranks per exchange group; 0 = automatic (placement.h)
-  DType dtype = DType::kF32;                        // of compute and transport: kF32 or kBF16
-  std::optional<Route> route = Route::kFlat;        // of exchanged tokens; none: see DispatchOptions
-  std::optional<std::int64_t> exchange_chunks = 1;  // that they travel in; none: see DispatchOptions
+  std::vector<ExpertsMode> experts;           // one per layer (dense layers ignore theirs)
+  int exchange_size = 0;                      // ranks per exchange group; 0 = automatic (placement.h)
+  DType dtype = DType::kF32;                  // of compute and transport: kF32 or kBF16
+  std::optional<Route> route = Route::kFlat;  // of exchanged tokens; none: see DispatchOptions
+  // That they travel in; none: see DispatchOptions. Where more than one is asked for, experts multiply by
+  // panels on every CPU.
+  std::optional<std::int64_t> exchange_chunks = 1;
+  bool fp32_sums = false;  // their experts' sums, and those of gradients, travel home in fp32, not in `dtype`
   // Gather ahead, reduce behind, and move tokens while stages compute; else wait, and exchange in one chunk.
   // The same bits.
   bool overlap = true;

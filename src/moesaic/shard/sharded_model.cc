@@ -59,8 +59,11 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
   };
   const DispatchOptions dispatch{
       .route = options.route, .chunks = overlap_ ? options.exchange_chunks : std::optional<std::int64_t>(1)};
+  // Without overlap, too: that changes no bits.
+  const bool only_panels = options.exchange_chunks.value_or(1) > 1;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
-    routes_.push_back(exchanged(layer) ? ExpertRoute{&exchange_, &placement_, dispatch, overlap_}
+    routes_.push_back(exchanged(layer) ? ExpertRoute{&exchange_, &placement_, dispatch, overlap_,
+                                                     options.fp32_sums, only_panels}
                                        : ExpertRoute{&self_, &gathered_placement_, {}});
   }
   for (const UnitSpec& spec : specs_) {

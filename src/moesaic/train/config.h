@@ -32,6 +32,7 @@ struct ParallelConfig {
 
 struct CommConfig {
   std::optional<Route> route;  // none: "auto"
+  std::optional<DType> wire;   // of sums on their way home; none: train.dtype
   double timeout_s = 600.0;
   std::int64_t ranks_per_node = 0;
   bool overlap = true;

@@ -95,6 +95,11 @@ SchemaSection comm_section(CommConfig& c) {
                   "from rank to rank; leader: through one rank of each node; rail: through one rank of the "
                   "other node; rail_dedup: as rail, and a token crosses to a node once, a sum back; all of "
                   "them give the same bits"},
+          {.key = "wire",
+           .target = enum_target(&c.wire, {{"model", std::nullopt}, {"fp32", DType::kF32}}),
+           .doc = "what the sums of exchanged tokens' experts, and those of their gradients, travel home in: "
+                  "model: train.dtype; fp32: in bf16 training, too, so that nothing is rounded between the "
+                  "experts and a token's sum; twice the bytes on the way home, and other bits"},
           {.key = "timeout_s",
            .target = &c.timeout_s,
            .doc = "a rank silent for longer counts as lost and ends the job",
@@ -115,7 +120,10 @@ SchemaSection comm_section(CommConfig& c) {
            .doc =
                "chunks that exchanged tokens travel in: experts work on one while others are under way; 0 = "
                "for each layer and step 1 to 4, by the bytes that cross nodes and the rows that experts get; "
-               "1 without overlap; the bits are the same",
+               "1 without overlap; the bits are the same. On CPUs with 512-bit vectors 0 means 1 wherever a "
+               "rank has 16 rows or more per expert: PyTorch's products are taken there, whose bits depend "
+               "on "
+               "how rows are cut; a number above 1 takes Moesaic's own, with other bits",
            .min = 0,
            .max = kMostChunks},
       }};

@@ -96,6 +96,7 @@ ParallelOptions parallel_options(const Config& config) {
   options.exchange_size = static_cast<int>(config.parallel.exchange_size);
   options.dtype = config.train.dtype;
   options.route = config.comm.route;
+  options.fp32_sums = config.comm.wire == DType::kF32;
   options.overlap = config.comm.overlap;
   options.exchange_chunks.reset();
   if (config.comm.exchange_chunks > 0) options.exchange_chunks = config.comm.exchange_chunks;
