@@ -80,7 +80,7 @@ enum class Gathering {
 Gathering gathering(const GateOptions& options, bool training);
 
 // The options for inference, where who else is in the pass must not matter: without capacity, and with a gate
-// that chooses for each token alone.
+// that chooses for each token alone. Options that this gate does not read have their defaults.
 GateOptions dropless(const GateOptions& options);
 
 // [E]: the tokens of each expert, in the order of its slots. logits [N,E], all of them finite.

@@ -34,6 +34,7 @@ extern const Gate kGShardGate;
 const Gate kGShardGate{
     .name = "gshard",
     .top_k = 2,
+    .own_options = {"random_second"},
     .normalises = true,
     .paper_normalise = Normalise::kBeforeDrop,
     .choose = [](const GateOptions& options, const GateInput& input,
