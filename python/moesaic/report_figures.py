@@ -286,11 +286,11 @@ def balance(run):
     return fig
 
 
-def drop_shares(run):
-    """Percent of choices lost to capacity, per step."""
+def drop_shares(run, reason="dropped"):
+    """Percent of choices lost to capacity ("dropped") or left out at random ("dropped_random"), per step."""
     layers = int(run.option("model", "num_layers", 0) or 0) - int(run.option("model", "num_dense_layers", 0) or 0)
     made = int(run.option("train", "batch_tokens", 0) or 0) * int(run.option("moe", "top_k", 0) or 0) * layers
-    return run.column("dropped") * (100.0 / made if made else float("nan"))
+    return run.column(reason) * (100.0 / made if made else float("nan"))
 
 
 def drops(run):
@@ -298,8 +298,11 @@ def drops(run):
     if nothing(shares):
         return NO_CHOICES
     fig = figure("step", "% of choices dropped")
-    raw_and_smooth(fig, run.step, shares, "dropped", ORANGE)
+    raw_and_smooth(fig, run.step, shares, "past capacity", ORANGE)
+    at_random = drop_shares(run, "dropped_random")
+    if np.nanmax(at_random, initial=0) > 0:
+        raw_and_smooth(fig, run.step, at_random, "left out at random", TEAL)
     fig.update_yaxes(rangemode="tozero")
-    if np.nanmax(shares) == 0:
+    if max(np.nanmax(shares), np.nanmax(at_random, initial=0)) == 0:
         fig.update_yaxes(range=[0, 1])
     return fig

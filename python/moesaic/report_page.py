@@ -162,8 +162,8 @@ def routing(page, run):
 
 
 def drops_remark(run):
-    shares = figures.drop_shares(run) if run.steps else np.array([])
-    return "No choice was dropped in this run." if len(shares) and np.nanmax(shares, initial=0) == 0 else ""
+    shares = [figures.drop_shares(run, reason) for reason in ("dropped", "dropped_random")] if run.steps else []
+    return "No choice was dropped in this run." if shares and np.nanmax(shares, initial=0) == 0 else ""
 
 
 def dead_table(run):

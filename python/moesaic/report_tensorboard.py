@@ -24,6 +24,7 @@ SCALARS = {
     "bytes/control": "control_bytes",
     "bytes/inter_node": "inter_node_bytes",
     "routing/dropped": "dropped",
+    "routing/dropped_random": "dropped_random",
     "routing/dropped_non_finite": "dropped_non_finite",
 }
 

@@ -28,8 +28,8 @@ ModelConfig config_for(const std::string& gate) {
   options.top_k = gate_named(gate).top_k == 0 ? 2 : gate_named(gate).top_k;
   if (gate == "sam") options.num_groups = 2;
   if (gate == "expert_choice") options.capacity_factor = 1.0;
-  options.alignment_loss = 0.7;
-  options.threshold = 0.1;
+  if (gate == "sam") options.alignment_loss = 0.7;
+  if (gate == "dense_to_sparse") options.threshold = 0.1;
   return c;
 }
 

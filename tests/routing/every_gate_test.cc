@@ -1,6 +1,8 @@
 // What holds for every gate, over ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <set>
 
 #include "moesaic/core/error.h"
@@ -81,7 +83,7 @@ TEST_P(EveryGate, NoTokensGiveNoChoices) {
 
 TEST_P(GateWithRouter, TiesGoToTheLowestExpert) {
   options_.capacity_factor = 0.0;
-  options_.threshold = 0.9;
+  if (GetParam() == "dense_to_sparse") options_.threshold = 0.9;
   const GateOptions alone = dropless(options_);
   const Choices choices = choose(alone, {.logits = std::vector<float>(8, 0.25f)});
   Ids expected(static_cast<std::size_t>(choices.num_choices));
@@ -130,8 +132,11 @@ TEST_P(EveryGate, WeightsFollowTheFormulaInDoublePrecision) {
       } else if (GetParam() == "base") {
         expected = h(e) / (1.0 + h(e));
       } else if (GetParam() == "gshard") {
-        expected = h(e) / (h(choices.expert_ids[static_cast<std::size_t>(2 * t)]) +
-                           h(choices.expert_ids[static_cast<std::size_t>(2 * t + 1)]));
+        // Of the two best, also where the second is left out.
+        std::vector<double> all;
+        for (std::int64_t j = 0; j < 8; ++j) all.push_back(h(j));
+        std::ranges::sort(all, std::greater{});
+        expected = h(e) / (all[0] + all[1]);
       } else if (GetParam() == "k_top_1") {
         expected = h(e) / sum(e / 4 * 4, e / 4 * 4 + 4);
       } else {
@@ -170,6 +175,7 @@ TEST(Gates, WhatAGateDoesNotTakeIsRefused) {
   refused("base", [](auto& o) { o.capacity_factor = 1.0; });
   refused("hash", [](auto& o) { o.top_k = 2; });
   refused("dense_to_sparse", [](auto& o) { o.threshold = 1.0; });
+  refused("sam", [](auto& o) { o.kept_groups = 2; });
   refused("dense_to_sparse", [](auto& o) { o.last_temperature = 0.0; });
   refused("expert_choice", [](auto& o) { o.capacity_factor = 0.0; });
   refused("top_k", [](auto& o) { o.num_groups = 2; });  // softmax scores
@@ -178,6 +184,78 @@ TEST(Gates, WhatAGateDoesNotTakeIsRefused) {
     o.num_groups = 4;  // one of them has 2 experts
     o.top_k = 3;
   });
+}
+
+// Every option that only some gates read, with a value that is not its default.
+struct OwnOption {
+  std::string key, readers;
+  void (*change)(GateOptions&);
+};
+const std::vector<OwnOption> kOwnOptions{
+    {"score", "top_k", [](auto& o) { o.score = ScoreKind::kSigmoid; }},
+    {"route_scale", "top_k", [](auto& o) { o.route_scale = 2.0; }},
+    {"bias_balance", "top_k", [](auto& o) { o.bias_balance = true; }},
+    {"bias_update_rate", "top_k", [](auto& o) { o.bias_update_rate = 0.01; }},
+    {"bias_centred", "top_k", [](auto& o) { o.bias_centred = true; }},
+    {"num_groups", "top_k sam", [](auto& o) { o.num_groups = 4; }},
+    {"kept_groups", "top_k", [](auto& o) { o.num_groups = o.kept_groups = 4; }},
+    {"alignment_loss", "sam", [](auto& o) { o.alignment_loss = 0.5; }},
+    {"random_second", "gshard", [](auto& o) { o.random_second = true; }},
+    {"hash_table", "hash", [](auto& o) { o.hash_table = HashTable::kRandom; }},
+    {"threshold", "dense_to_sparse", [](auto& o) { o.threshold = 0.2; }},
+    {"first_temperature", "dense_to_sparse", [](auto& o) { o.first_temperature = 3.0; }},
+    {"last_temperature", "dense_to_sparse", [](auto& o) { o.last_temperature = 0.2; }},
+    {"cooling_steps", "dense_to_sparse", [](auto& o) { o.cooling_steps = 7; }},
+    {"cooling", "dense_to_sparse", [](auto& o) { o.cooling = Cooling::kExponential; }},
+    {"sparse_after", "dense_to_sparse", [](auto& o) { o.sparse_after = 9; }},
+};
+
+TEST_P(EveryGate, RefusesOptionsThatOnlyOtherGatesRead) {
+  for (const OwnOption& own : kOwnOptions) {
+    if ((" " + own.readers + " ").find(" " + GetParam() + " ") != std::string::npos) continue;
+    SCOPED_TRACE(own.key);
+    GateOptions options = options_;
+    own.change(options);
+    try {
+      validate(options);
+      ADD_FAILURE() << "accepted";
+    } catch (const InvalidArgument& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("with the " + GetParam() + " gate, expected"), std::string::npos) << text;
+    }
+    EXPECT_NO_THROW(validate(without_foreign_options(options)));
+  }
+}
+
+TEST(Gates, ARefusedOptionIsNamedWithBothValuesAndItsReaders) {
+  GateOptions options = options_for("hash");
+  options.num_groups = 4;
+  try {
+    validate(options);
+    FAIL() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "gate: num_groups is 4 with the hash gate, expected 1: only top_k or sam reads it");
+  }
+}
+
+TEST(Gates, WhatAnotherGateReadsGoesBackToItsDefaultAndNothingElse) {
+  GateOptions options = options_for("sam");  // num_groups = 2
+  options.name = "dense_to_sparse";
+  options.threshold = 0.3;
+  options.capacity_factor = 3.0;
+  const GateOptions left = without_foreign_options(options);
+  EXPECT_EQ(left.num_groups, 1);
+  EXPECT_EQ(left.threshold, 0.3);
+  EXPECT_EQ(left.capacity_factor, 3.0);
+  EXPECT_EQ(left.top_k, 2);
+}
+
+TEST(Gates, InferenceOfExpertChoiceLimitsNoGroupsWhateverItsOptionsSay) {
+  GateOptions options = options_for("expert_choice");
+  options.num_groups = 2;  // which top_k, its stand-in, would read and refuse with softmax scores
+  EXPECT_EQ(choose(dropless(options), {.logits = std::vector<float>{3, 0, 0, 0, 0, 2, 0, 0}}).expert_ids,
+            (Ids{0, 5}));
 }
 
 TEST(Priority, TheLargestScoresStayAndEqualOnesGoByOrder) {

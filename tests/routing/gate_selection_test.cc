@@ -59,6 +59,55 @@ TEST(GShard, TheSecondChoiceStaysWithTwiceItsWeightAsItsProbability) {
   EXPECT_EQ(seconds(choose(options, {.logits = logits})), num_tokens);
 }
 
+// Token 0 keeps its second choice with certainty (equal logits), token 1 hardly ever (e^-9).
+TEST(GShard, ASecondChoiceThatIsLeftOutStillSharesTheWeightButTakesNoSlot) {
+  GateOptions options = options_for("gshard");
+  options.capacity_factor = 1.0;  // ceil(2 * 2 / 4): one row per expert
+  options.num_experts = 4;
+  const std::vector<float> logits{0, 0, -9, -9, /**/ -9, 9, 0, -9};
+  const auto routed = [&](Normalise normalise, bool training) {
+    options.normalise = normalise;
+    const Choices choices = choose(options, {.logits = logits, .training = training, .seed = 1});
+    RoutingPlan plan = admit(options, choices, choices.counts, 2, 0, 1);
+    weigh(options, logits, choices, plan);
+    return plan;
+  };
+  const float two = 1.0f / (1.0f + std::exp(-9.0f));
+  const RoutingPlan paper = routed(Normalise::kPaper, true);
+  // Token 0's second choice is past the capacity of expert 1, which token 1 chose first.
+  EXPECT_EQ(paper.expert_ids, (Ids{0, -1, 1, -1}));
+  EXPECT_FLOAT_EQ(paper.weights[0], 0.5f);
+  EXPECT_FLOAT_EQ(paper.weights[2], two);
+  EXPECT_EQ(paper.weights[1] + paper.weights[3], 0.0f);
+  EXPECT_EQ(paper.dropped_random, 1);
+  EXPECT_EQ(paper.dropped_capacity, 1);
+  EXPECT_EQ(routed(Normalise::kAfterDrop, true).weights, (std::vector<float>{1, 0, 1, 0}));
+  EXPECT_FLOAT_EQ(routed(Normalise::kNone, true).weights[2], softmax(logits.data() + 4, 4)[1]);
+  const RoutingPlan evaluated = routed(Normalise::kPaper, false);
+  EXPECT_EQ(evaluated.expert_ids, (Ids{0, -1, 1, 2}));
+  EXPECT_EQ(evaluated.dropped_random, 0);
+}
+
+TEST(GShard, ChoicesLeftOutAtRandomAreCountedApartAndLeaveTheirSlotsToOthers) {
+  GateOptions options = options_for("gshard");
+  const Tokens tokens(options, 40);
+  options.random_second = false;
+  const Tokens kept(options, 40);
+  for (const auto& split : kGateSplits) {
+    std::int64_t left_out = 0, capacity = 0, absent = 0;
+    for (const RoutingPlan& plan : Ranks(tokens, split).plans) {
+      left_out += plan.dropped_random;
+      capacity += plan.dropped_capacity;
+      absent += std::ranges::count(plan.expert_ids, -1);
+    }
+    EXPECT_EQ(left_out + capacity + 2, absent);  // one token is padding
+    EXPECT_GT(left_out, 3);
+    std::int64_t without = 0;
+    for (const RoutingPlan& plan : Ranks(kept, split).plans) without += plan.dropped_capacity;
+    EXPECT_LT(capacity, without);
+  }
+}
+
 TEST(TopK, GroupsAreRankedByTheirTwoBestBiasedScoresAndTheOthersExcluded) {
   GateOptions options = options_for("top_k");
   options.score = ScoreKind::kSigmoid;

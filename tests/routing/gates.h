@@ -40,7 +40,8 @@ inline GateOptions options_for(const std::string& name) {
   options.top_k = gate.top_k == 0 ? 2 : gate.top_k;
   if (gate.capacity != Gate::Capacity::kNone) options.capacity_factor = 0.8;
   if (name == "sam") options.num_groups = 2;
-  options.threshold = 0.1;
+  options.random_second = name == "gshard";
+  if (name == "dense_to_sparse") options.threshold = 0.1;
   return options;
 }
 

@@ -23,8 +23,10 @@ Config config_for(const std::string& name, const fs::path& folder) {
   options.capacity_factor = gate.capacity == Gate::Capacity::kNone ? 0.0 : 1.25;
   if (name == "sam") options.num_groups = 2;
   options.random_second = name == "gshard";
-  options.cooling_steps = 40;  // dense_to_sparse
-  options.sparse_after = 60;
+  if (name == "dense_to_sparse") {
+    options.cooling_steps = 40;
+    options.sparse_after = 60;
+  }
   if (name == "top_k") {  // DeepSeek-V3's
     options.score = ScoreKind::kSigmoid;
     options.normalise = Normalise::kBeforeDrop;
@@ -154,6 +156,8 @@ TEST_P(TrainWithAnyLayout, GradientsAndLossesDoNotDependOnIt) {
     for (std::size_t i = 0; i < one.steps.size(); ++i) {
       EXPECT_NEAR(other.steps[i].loss, one.steps[i].loss, 1e-4 * one.steps[i].loss);
       EXPECT_EQ(other.steps[i].dropped, one.steps[i].dropped);
+      EXPECT_EQ(other.steps[i].dropped_random, one.steps[i].dropped_random);
+      EXPECT_EQ(one.steps[i].dropped_random > 0, GetParam() == "gshard");
     }
   }
 }
@@ -189,6 +193,38 @@ TEST(PerLayer, KeysOfSingleLayersAreReadWrittenAndRefused) {
   refused("1.gaet=hash", "gate");
   refused("1.num_experts=4", "layer 1");
   refused("1.gate=switch", "top_k is 2");
+}
+
+TEST(PerLayer, ALayerWithAnotherGateDoesNotInheritWhatItWouldIgnoreButMayNotSetItItself) {
+  const TempFolder folder;
+  const fs::path text = write_text(folder.path());
+  const auto parse = [&](const std::string& per_layer) {
+    return parse_config(
+        "[model]\nnum_layers = 3\n[moe]\ngate = 'top_k'\nscore = 'sigmoid'\nnum_groups = 4\nkept_groups = 2\n"
+        "bias_balance = true\nmin_capacity = 5\nper_layer = [" +
+            per_layer + "]",
+        "test", folder.path());
+  };
+  const Config config = parse("'0.gate=hash', '0.top_k=1', '2.num_groups=2', '2.gate=sam', '1.kept_groups=3'");
+  const GateOptions &hash = moe_of(config.model, 0).gate, &top_k = moe_of(config.model, 1).gate,
+                    &sam = moe_of(config.model, 2).gate;
+  EXPECT_EQ(hash.score, ScoreKind::kSoftmax);
+  EXPECT_EQ(hash.num_groups, 1);
+  EXPECT_FALSE(hash.bias_balance);
+  EXPECT_EQ(hash.min_capacity, 5);  // every gate's
+  EXPECT_EQ(sam.num_groups, 2);
+  EXPECT_EQ(sam.kept_groups, 1);
+  EXPECT_EQ(top_k.score, ScoreKind::kSigmoid);
+  EXPECT_EQ(top_k.num_groups, 4);
+  EXPECT_EQ(top_k.kept_groups, 3);
+  EXPECT_EQ(to_toml(parse_config(to_toml(config), "again", folder.path())), to_toml(config));
+  try {
+    parse("'0.gate=hash', '0.top_k=1', '0.num_groups=2'");
+    ADD_FAILURE() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("num_groups is 2 with the hash gate"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(PerLayer, NotesNameTheLayersWhoseGatesLookAcrossTheBatch) {

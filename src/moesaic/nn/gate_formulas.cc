@@ -50,7 +50,7 @@ at::Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t num_tok
 
 at::Tensor choice_weights(const Weighing& weighing, const at::Tensor& logits, const Choices& choices,
                           const RoutingPlan& plan) {
-  const at::Tensor wanted = ids_tensor(choices.expert_ids, plan.num_tokens, plan.num_choices);
+  const at::Tensor wanted = ids_tensor(ids_before_drop(choices), plan.num_tokens, plan.num_choices);
   const at::Tensor kept = kept_mask(plan);
   if (weighing.score == ScoreKind::kOne) return kept.to(at::kFloat);
   const at::Tensor ids = wanted.clamp_min(0);

@@ -119,6 +119,7 @@ LayerStats report(const MoeConfig& moe, const Balance& balance, const Choices& c
   LayerStats stats;
   stats.chosen = gathered.chosen;
   stats.dropped = plan.dropped_capacity;
+  stats.dropped_random = plan.dropped_random;
   stats.non_finite = choices.non_finite_tokens;
   if (gathered.valid == 0 || balance.of == Balance::Of::kNone) return stats;
   const auto tokens = static_cast<double>(gathered.valid);

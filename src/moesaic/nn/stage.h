@@ -47,8 +47,9 @@ struct ExpertRoute {
 
 // What one MoE layer did in one micro-step; global unless said.
 struct LayerStats {
-  std::vector<std::int64_t> chosen;  // [E] choices before drops, over all ranks
+  std::vector<std::int64_t> chosen;  // [E] choices that asked for a slot, over all ranks
   std::int64_t dropped = 0;          // this rank's choices lost to capacity
+  std::int64_t dropped_random = 0;   // this rank's choices left out at random
   std::int64_t non_finite = 0;       // this rank's tokens with non-finite logits
   double balance_loss = 0.0;   // unweighted, of this layer alone; 1.0 at perfect balance ("hf": about k)
   double z_loss = 0.0;         // unweighted; this rank's share of the mean

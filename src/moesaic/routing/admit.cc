@@ -14,6 +14,9 @@ void check_choices(const GateOptions& options, const Choices& choices) {
   require(choices.expert_ids.size() == entries,
           "gate: choices hold {} expert ids, expected {} ({} tokens x {})", choices.expert_ids.size(),
           entries, choices.num_tokens, choices.num_choices);
+  require(choices.before_leaving_out.empty() || choices.before_leaving_out.size() == entries,
+          "gate: choices hold {} expert ids before some are left out, expected {}",
+          choices.before_leaving_out.size(), entries);
   const auto counts = static_cast<std::size_t>(choices.rounds * options.num_experts);
   require(choices.counts.size() == counts,
           "gate: choices hold {} counts, expected {} ({} rounds x {} experts)", choices.counts.size(), counts,
@@ -107,6 +110,9 @@ RoutingPlan admit(const GateOptions& options, const Choices& choices, std::span<
   plan.kept.assign(static_cast<std::size_t>(options.num_experts), 0);
   plan.dropped_non_finite = choices.non_finite_tokens * options.top_k;
   plan.masked = choices.masked_tokens * options.top_k;
+  for (std::size_t i = 0; i < choices.before_leaving_out.size(); ++i) {
+    if (choices.before_leaving_out[i] >= 0 && choices.expert_ids[i] < 0) ++plan.dropped_random;
+  }
 
   if (const std::int64_t capacity = limit_of(options, valid_tokens); capacity >= 0) {
     const std::int64_t counted =

@@ -125,6 +125,11 @@ Choices choose(const GateOptions& options, const GateInput& input) {
         std::span(choices.expert_ids).subspan(t * static_cast<std::size_t>(k), static_cast<std::size_t>(k));
     if (!choices.valid[t]) std::fill(row.begin(), row.end(), -1);
   }
+  if (gate.leave_out && input.training) {
+    choices.before_leaving_out = choices.expert_ids;
+    gate.leave_out(options, seen, choices.expert_ids);
+    if (choices.before_leaving_out == choices.expert_ids) choices.before_leaving_out.clear();
+  }
   if (!gate.ordered) pack(choices);
   choices.rounds = gate.ordered ? choices.num_choices : 1;
   count(options, choices);

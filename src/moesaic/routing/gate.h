@@ -42,7 +42,9 @@ struct Choices {
   std::int64_t num_tokens = 0;
   std::int64_t num_choices = 1;          // K
   std::int64_t rounds = 1;               // K: first choices come before second ones; 1: all are equal
-  std::vector<std::int32_t> expert_ids;  // [T,K]; -1 = absent
+  std::vector<std::int32_t> expert_ids;  // [T,K]; -1 = absent, or left out at random
+  // [T,K]: the same with those that are left out at random (Gate::leave_out); empty where there are none.
+  std::vector<std::int32_t> before_leaving_out;
   std::vector<std::int64_t> counts;      // [rounds,E] tokens whose choice of that round is e
   std::vector<std::uint8_t> valid;       // [T]; neither padding nor non-finite
   std::int64_t valid_tokens = 0;
@@ -55,6 +57,11 @@ struct Choices {
   std::vector<float> log_sums;          // [T] log of the sum of exp(logit)
   std::vector<float> probability_sums;  // [sum_groups,E] over valid tokens
 };
+
+// [T,K]: what Normalise::kBeforeDrop adds up over. Choices that are left out at random still share the weight.
+inline const std::vector<std::int32_t>& ids_before_drop(const Choices& choices) {
+  return choices.before_leaving_out.empty() ? choices.expert_ids : choices.before_leaving_out;
+}
 
 // Each token for itself. Selection is by logits (softmax keeps their order and may tie where they do not) or
 // as docs/gates.md says. Ties go to the lowest expert id. Padding comes first, whatever its logits hold.
@@ -73,7 +80,7 @@ enum class Gathering {
 Gathering gathering(const GateOptions& options, bool training);
 
 // The options for inference, where who else is in the pass must not matter: without capacity, and with a gate
-// that chooses for each token alone.
+// that chooses for each token alone. Options that this gate does not read have their defaults.
 GateOptions dropless(const GateOptions& options);
 
 // [E]: the tokens of each expert, in the order of its slots. logits [N,E], all of them finite.

@@ -55,7 +55,7 @@ struct Gate {
   // ---- options ----
   std::int64_t top_k = 0;  // the only one allowed; 0 = any
   enum class Capacity { kOptional, kNone, kRequired } capacity = Capacity::kOptional;
-  bool takes_sigmoid = false;                    // score = "sigmoid"
+  std::string_view own_options[7] = {};          // which of own_options.cc it reads
   bool normalises = false;                       // normalise other than "none"
   Normalise paper_normalise = Normalise::kNone;  // what "paper" means
   void (*check)(const GateOptions&) = nullptr;   // what else must hold
@@ -76,6 +76,10 @@ struct Gate {
   // absent. Rows of tokens that are not valid have zeros for logits, and what is chosen for them is thrown
   // away.
   void (*choose)(const GateOptions&, const GateInput&, std::span<std::int32_t> ids) = nullptr;
+  // In training, after `choose`: -1 for choices that are left out at random. They take no slot, but share the
+  // weight where it is normalised before drops. Of ordered gates,
+  // and not with by_softmax.
+  void (*leave_out)(const GateOptions&, const GateInput&, std::span<std::int32_t> ids) = nullptr;
   // For gates that look at tokens together.
   Gathering (*gathering)(const GateOptions&, bool training) = nullptr;
   Assignment (*assign)(const GateOptions&, std::span<const float> logits) = nullptr;
@@ -107,6 +111,11 @@ struct Gate {
 // InvalidArgument with the known names, where `name` is none of them.
 const Gate& gate_named(std::string_view name);
 std::vector<std::string> gate_names();
+
+// Options that only some gates read (Gate::own_options): the first takes those that options.name does not read
+// back to their defaults; the second refuses other values than these.
+GateOptions without_foreign_options(GateOptions options);
+void refuse_foreign_options(const GateOptions& options);
 
 // The parts above with what a null stands for.
 std::int64_t max_choices(const GateOptions& options);

@@ -13,9 +13,7 @@ void check_what_the_gate_takes(const Gate& gate, const GateOptions& options) {
   const bool plain = options.normalise == Normalise::kPaper || options.normalise == Normalise::kNone;
   require(gate.normalises || plain,
           "gate: normalise is before_drop or after_drop with the {} gate, expected none or paper", gate.name);
-  require(
-      options.score == ScoreKind::kSoftmax || (options.score == ScoreKind::kSigmoid && gate.takes_sigmoid),
-      "gate: score is sigmoid with the {} gate, expected softmax", gate.name);
+  refuse_foreign_options(options);
   require(gate.capacity != Gate::Capacity::kNone || options.capacity_factor == 0.0,
           "gate: capacity_factor is {} with the {} gate, expected 0: it has no capacity",
           options.capacity_factor, gate.name);

@@ -66,7 +66,8 @@ Gathering gathering(const GateOptions& options, bool training) {
 }
 
 GateOptions dropless(const GateOptions& options) {
-  GateOptions alone = options;
+  // What this gate does not read may mean something to the one that stands in for it.
+  GateOptions alone = without_foreign_options(options);
   const Gate& gate = gate_named(options.name);
   if (!gate.alone.empty()) alone.name = gate.alone;
   alone.capacity_factor = 0.0;

@@ -49,8 +49,9 @@ void weigh(const GateOptions& options, std::span<const float> logits, const Choi
   require(!gate.has_router || logits.size() == num_tokens * num_experts,
           "gate: {} logits, expected {} ({} tokens x {} experts)", logits.size(), num_tokens * num_experts,
           num_tokens, num_experts);
-  require(choices.expert_ids.size() == num_tokens * k && plan.expert_ids.size() == num_tokens * k,
-          "gate: {} choices and a plan of {}, expected {} ({} tokens x {})", choices.expert_ids.size(),
+  const std::vector<std::int32_t>& before_drop = ids_before_drop(choices);
+  require(before_drop.size() == num_tokens * k && plan.expert_ids.size() == num_tokens * k,
+          "gate: {} choices and a plan of {}, expected {} ({} tokens x {})", before_drop.size(),
           plan.expert_ids.size(), num_tokens * k, num_tokens, k);
   plan.weights.assign(plan.expert_ids.size(), 0.0f);
   // The experts that share a softmax with e.
@@ -63,7 +64,7 @@ void weigh(const GateOptions& options, std::span<const float> logits, const Choi
   };
 
   for (std::size_t t = 0; t < num_tokens; ++t) {
-    const auto chosen = std::span(choices.expert_ids).subspan(t * k, k);
+    const auto chosen = std::span(before_drop).subspan(t * k, k);
     const auto kept = std::span<const std::int32_t>(plan.expert_ids).subspan(t * k, k);
     const auto over = weighing.normalise == Normalise::kBeforeDrop ? chosen : kept;
     const bool normalised = weighing.normalise != Normalise::kNone;

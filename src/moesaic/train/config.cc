@@ -47,15 +47,29 @@ Config parse_config(std::string_view text, std::string_view source, const fs::pa
 
 void read_layers(Config& config) {
   config.model.own_moe.clear();
+  std::map<std::int64_t, std::vector<std::string>> of_layer;
   for (const std::string& assignment : config.moe_per_layer) {
     std::int64_t layer = 0;
     const char* end = assignment.data() + assignment.size();
     const auto read = std::from_chars(assignment.data(), end, layer);
     require(read.ec == std::errc() && read.ptr != end && *read.ptr == '.',
             "moe.per_layer: got \"{}\", expected LAYER.key=value", assignment);
-    MoeConfig& moe = config.model.own_moe.try_emplace(layer, config.model.moe).first->second;
-    apply_override(layer_schema(moe, assignment.substr(0, assignment.find('.'))), assignment,
-                   "moe.per_layer");
+    of_layer[layer].push_back(assignment);
+  }
+  for (const auto& [layer, assignments] : of_layer) {
+    const auto changed = [&assignments](MoeConfig moe) {
+      for (const std::string& assignment : assignments) {
+        apply_override(layer_schema(moe, assignment.substr(0, assignment.find('.'))), assignment,
+                       "moe.per_layer");
+      }
+      return moe;
+    };
+    // Another gate does not inherit options that it does not read; those that the layer itself gives it are
+    // for validate() to refuse.
+    MoeConfig start = config.model.moe;
+    start.gate.name = changed(start).gate.name;
+    if (start.gate.name != config.model.moe.gate.name) start.gate = without_foreign_options(start.gate);
+    config.model.own_moe.emplace(layer, changed(start));
   }
 }
 

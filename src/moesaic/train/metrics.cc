@@ -179,6 +179,7 @@ void MetricsLog::write(const StepReport& report, std::int64_t choices_interval) 
             {"z_loss", report.z_loss},
             {"gate_loss", report.gate_loss},
             {"dropped", report.dropped},
+            {"dropped_random", report.dropped_random},
             {"dropped_non_finite", report.dropped_non_finite},
             {"gather_bytes", report.gather.total},
             {"reduce_bytes", report.reduce.total},

@@ -4,14 +4,14 @@
 //   step, loss, gradient_norm, learning_rate, tokens_per_s, skipped
 //   balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss,
 //   gate_loss (of gates that have a further one: sam's alignment)
-//   dropped, dropped_non_finite
+//   dropped (choices past a capacity), dropped_random (choices left out at random), dropped_non_finite (tokens)
 //   seconds, blocked_seconds             of rank 0
 //   exposed_seconds, hidden_seconds      communication the compute thread stood still for; communication in
 //                                        the background while it did not; means over ranks
 //   gather_bytes, reduce_bytes, exchange_bytes, control_bytes    sent by all ranks
 //   inter_node_bytes, inter_node_bytes_by_kind {kind: bytes}     those of them that left their node
 //   expert_load     per MoE layer, the share of choices the fullest expert got times E: 1 is balanced
-//   expert_choices  [MoE layer][E] choices before drops; every choices_interval() steps
+//   expert_choices  [MoE layer][E] choices that asked for a slot; every choices_interval() steps
 //   exchange_routes per MoE layer, the path its tokens took in the last micro-step (in rank 0's exchange
 //   group);
 //                   null where experts are gathered, left out where all are

@@ -175,6 +175,7 @@ double Trainer::forward_and_backward(std::int64_t step, StepReport& report) {
       if (report.chosen.size() <= moe_layer) report.chosen.emplace_back(stats.chosen.size());
       for (std::size_t e = 0; e < stats.chosen.size(); ++e) report.chosen[moe_layer][e] += stats.chosen[e];
       report.dropped += stats.dropped;
+      report.dropped_random += stats.dropped_random;
       report.dropped_non_finite += stats.non_finite;
       report.balance_loss += stats.balance_loss;
       report.z_loss += stats.z_loss;
@@ -199,6 +200,7 @@ void Trainer::sum_over_ranks(StepReport& report, double loss, std::vector<std::i
   report.gate_loss = shares[2] / summed;
 
   sent.push_back(report.dropped);
+  sent.push_back(report.dropped_random);
   sent.push_back(report.dropped_non_finite);
   all_reduce(world_, std::span(sent));
   report.gather = {sent[0], sent[1]};
@@ -206,7 +208,8 @@ void Trainer::sum_over_ranks(StepReport& report, double loss, std::vector<std::i
   report.exchange = {sent[4], sent[5]};
   report.control = {sent[6], sent[7]};
   report.dropped = sent[8];
-  report.dropped_non_finite = sent[9];
+  report.dropped_random = sent[9];
+  report.dropped_non_finite = sent[10];
 }
 
 void Trainer::step_on(std::int64_t step, StepReport& report) {

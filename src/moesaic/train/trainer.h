@@ -46,7 +46,8 @@ struct StepReport {
   double balance_loss = 0, z_loss = 0, gate_loss = 0;  // unweighted, means over layers and micro-steps
   std::int64_t dropped_non_finite = 0;  // tokens left without experts by non-finite logits, over the layers
   std::int64_t dropped = 0;             // choices lost to capacity
-  std::vector<std::vector<std::int64_t>> chosen;  // [MoE layer][E] choices before drops
+  std::int64_t dropped_random = 0;      // choices left out at random (gshard)
+  std::vector<std::vector<std::int64_t>> chosen;  // [MoE layer][E] choices that asked for a slot
   double seconds = 0;                             // this rank
   double tokens_per_s = 0;                        // of the global batch, by this rank's clock
   double blocked_seconds = 0;                     // this rank stood still for gathers and reduces

@@ -62,6 +62,8 @@ const Gate kDenseToSparseGate{
     .name = "dense_to_sparse",
     .top_k = 1,  // what it comes to
     .capacity = Gate::Capacity::kNone,
+    .own_options = {"threshold", "first_temperature", "last_temperature", "cooling_steps", "cooling",
+                    "sparse_after"},
     .check = check,
     .max_choices = [](const GateOptions& options) { return options.num_experts; },
     .ordered = false,

@@ -14,12 +14,12 @@ float second_weight(float first_logit, float second_logit) {
   return ratio / (1.0f + ratio);
 }
 
-void choose_two(const GateOptions& options, const GateInput& input, std::span<std::int32_t> ids) {
-  choose_largest(options, input.logits, ids);
-  if (!options.random_second || !input.training) return;
+void leave_out_seconds(const GateOptions& options, const GateInput& input, std::span<std::int32_t> ids) {
+  if (!options.random_second) return;
   const auto num_experts = static_cast<std::size_t>(options.num_experts);
   const std::uint64_t key = random_key(input.seed, "gshard second choice");
   for (std::size_t t = 0; t < ids.size() / 2; ++t) {
+    if (ids[2 * t] < 0) continue;
     const auto h = input.logits.subspan(t * num_experts, num_experts);
     const float weight =
         second_weight(h[static_cast<std::size_t>(ids[2 * t])], h[static_cast<std::size_t>(ids[2 * t + 1])]);
@@ -34,9 +34,12 @@ extern const Gate kGShardGate;
 const Gate kGShardGate{
     .name = "gshard",
     .top_k = 2,
+    .own_options = {"random_second"},
     .normalises = true,
     .paper_normalise = Normalise::kBeforeDrop,
-    .choose = choose_two,
+    .choose = [](const GateOptions& options, const GateInput& input,
+                 std::span<std::int32_t> ids) { choose_largest(options, input.logits, ids); },
+    .leave_out = leave_out_seconds,
     .weighing = [](const GateOptions& options) { return Weighing{.normalise = normalise_of(options)}; },
     .balance =
         [](const GateOptions& options) {

@@ -66,6 +66,7 @@ extern const Gate kHashGate;
 const Gate kHashGate{
     .name = "hash",
     .top_k = 1,
+    .own_options = {"hash_table"},
     .has_router = false,
     .choose = look_up,
     .weighing = [](const GateOptions&) { return Weighing{.score = ScoreKind::kOne}; },

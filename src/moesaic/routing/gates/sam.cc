@@ -16,8 +16,6 @@ void check(const GateOptions& options) {
   require(options.top_k <= group_size(options),
           "gate: top_k is {} with the sam gate, expected at most {}, the experts of one of num_groups ({})",
           options.top_k, group_size(options), options.num_groups);
-  require(options.kept_groups == 1, "gate: kept_groups is {} with the sam gate, expected 1",
-          options.kept_groups);
   require(options.alignment_loss >= 0.0, "gate: alignment_loss is {}, expected 0 or more",
           options.alignment_loss);
 }
@@ -75,6 +73,7 @@ double alignment(const GateOptions& options, std::span<const float> p, const Cho
 extern const Gate kSamGate;
 const Gate kSamGate{
     .name = "sam",
+    .own_options = {"num_groups", "alignment_loss"},
     .normalises = true,
     .check = check,
     .choose = choose_in_best_group,

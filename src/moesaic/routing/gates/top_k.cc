@@ -79,7 +79,8 @@ void choose_by_sigmoid(const GateOptions& options, const GateInput& input, std::
 extern const Gate kTopKGate;
 const Gate kTopKGate{
     .name = "top_k",
-    .takes_sigmoid = true,
+    .own_options = {"score", "route_scale", "bias_balance", "bias_update_rate", "bias_centred", "num_groups",
+                    "kept_groups"},
     .normalises = true,
     .check = check,
     .by_softmax = [](const GateOptions& options) { return !sigmoids(options); },
