@@ -63,6 +63,24 @@ std::vector<float> values_of(const std::vector<at::Tensor>& leaves) {
   return values;
 }
 
+TEST(ShardedModel, TellsExchangedLayersHowTheirSumsTravelAndThatRowsWillBeCut) {
+  run_world(Topology::one_node(2), [](Communicator& world) {
+    ParallelOptions options = both_ways();
+    const auto exchanged = [&] { return ShardedModel(model_config(), options, world).routes()[1]; };
+    EXPECT_FALSE(exchanged().only_panels);  // one chunk
+    options.exchange_chunks = std::nullopt;
+    EXPECT_FALSE(exchanged().only_panels || exchanged().fp32_sums);
+    options.exchange_chunks = 3;
+    options.fp32_sums = true;
+    EXPECT_TRUE(exchanged().only_panels && exchanged().fp32_sums);
+    EXPECT_EQ(exchanged().dispatch.chunks, 3);
+    // That rows come in one chunk without overlap must not change bits.
+    options.overlap = false;
+    EXPECT_TRUE(exchanged().only_panels);
+    EXPECT_EQ(exchanged().dispatch.chunks, 1);
+  });
+}
+
 TEST(ShardedModel, AcquireBringsTheInitialValuesInEveryWorld) {
   for_each_world([](Communicator& world) {
     ShardedModel model(model_config(), both_ways(), world);
