@@ -4,39 +4,12 @@
 #include <atomic>
 
 #include "tests/comm/thrown.h"
-#include "tests/train/runs.h"
+#include "tests/train/codec_runs.h"
 
 namespace moesaic::testing {
 namespace {
 
 using codec::Method;
-
-Config bf16_run(const TempFolder& folder) {
-  Config config = small_config(write_text(folder.path()));
-  config.train.dtype = DType::kBF16;
-  config.parallel.ranks = 4;
-  config.comm.ranks_per_node = 2;
-  config.codec.method = Method::kRaw;
-  config.codec.gradients = codec::GradientWire::kBf16;
-  return config;
-}
-
-// Written into the folder: ranks on those nodes, and what a byte takes between them.
-std::string calibration_file(const TempFolder& folder, std::vector<int> node_of_rank,
-                             double seconds_per_byte) {
-  Calibration calibration;
-  calibration.node_of_rank = std::move(node_of_rank);
-  calibration.between_measured = true;
-  calibration.between.seconds_per_byte = seconds_per_byte;
-  for (const Method method : codec::kMethods) {
-    calibration.rates_of(method) = {{1e9, 1e9}, {1e9, 1e9}, 8};
-  }
-  calibration.gradients = {{1e9, 1e9}, {1e9, 1e9}, 10};
-  calibration.copy = {1e10, 1e10};
-  const auto file = folder.path() / "calibration.json";
-  std::ofstream(file) << to_json(calibration);
-  return file.string();
-}
 
 TEST(CodedTraining, TwoHundredStepsAreThoseOfRawWithEveryLosslessMethodAndBothReferences) {
   const TempFolder folder;

@@ -49,20 +49,16 @@ void add(UnitGathers& total, const Seen& seen) {
 }  // namespace
 
 bool gathers_need_calibration(ShardedModel& model, ReferenceMode mode) {
-  return std::ranges::any_of(model.units(), [&](const auto& unit) {
-    return unit->codable() &&
-           (mode == ReferenceMode::kRank || unit->gather_group().topology().num_nodes() > 1);
-  });
+  return std::ranges::any_of(model.units(), [&](const auto& unit) { return unit->codable_in(mode); });
 }
 
 GatherChoices::GatherChoices(ShardedModel& model, std::optional<codec::Method> method, ReferenceMode mode,
                              const Calibration& calibration, int gathers_per_step)
     : model_(&model), mode_(mode) {
-  const bool calibrated = gathers_need_calibration(model, mode);
   for (auto& unit : model.units()) {
     if (!unit->codable()) continue;
     units_.push_back({.unit = unit.get(), .gate = {}, .counts_before = {}});
-    if (method || !calibrated) continue;
+    if (method || !unit->codable_in(mode)) continue;
     const GatherShape shape{
         .topology = unit->gather_group().topology(),
         .words_of_rank = unit->part_elements(),

@@ -33,7 +33,7 @@ struct UnitGathers {
 class GatherChoices {
  public:
   // `method`: fixed, or none for gates; those ask for `calibration`. `gathers_per_step`: of one unit and
-  // version. Units that are not codable() have no choice.
+  // version. Units that are not codable_in(mode) have no choice.
   GatherChoices(ShardedModel& model, std::optional<codec::Method> method, ReferenceMode mode,
                 const Calibration& calibration, int gathers_per_step);
 
@@ -57,7 +57,7 @@ class GatherChoices {
   std::vector<Unit> units_;
 };
 
-// Whether a choice can make a difference: some unit is codable and crosses nodes, or every rank keeps words.
+// Whether some unit has a choice.
 bool gathers_need_calibration(ShardedModel& model, ReferenceMode mode);
 
 }  // namespace moesaic
