@@ -146,6 +146,13 @@ def resyncs(run):
     return 0 if gathers is None else int(np.nansum(gathers["resyncs"]))
 
 
+def last_resync(run):
+    """(step, unit, what a rank said of it) of the last one; None where there was none, or its reason is not known."""
+    said = [(line["step"], unit["unit"], unit["resync_reason"]) for line in run.steps for unit in line.get("gathers", [])
+            if unit.get("resync_reason")]
+    return said[-1] if said else None
+
+
 def trials_in_words(run):
     """What trials of whole steps found; empty where there was none."""
     trials = [(line["step"], line["trial"]) for line in run.steps if line.get("trial")]

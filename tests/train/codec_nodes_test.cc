@@ -69,5 +69,36 @@ TEST(CodedTraining, GatesAreAskedOnlyOfUnitsWhoseRanksAreOnSeveralNodes) {
   }
 }
 
+// Owners are ranks 0 and 2, and 1 and 3; each pair is on two nodes. Rank 0
+// writes the log.
+TEST(CodedTraining, AResyncBetweenOtherRanksIsInEveryReport) {
+  const TempFolder folder;
+  Config config = bf16_run(folder);
+  config.parallel.experts = {"exchange"};
+  config.parallel.exchange_size = 2;
+  config.codec.method = Method::kMomentum;
+  on_nodes(config, {0, 1, 1, 0}, [&](Trainer &trainer) {
+    trainer.model().initialise(1);
+    trainer.step();
+    for (auto &unit : trainer.model().units()) {
+      if (trainer.world().rank() != 3 ||
+          unit->layout().spec().kind != UnitKind::kExpert)
+        continue;
+      unit->coded()->reference(0)->memory()[5] ^= std::byte{0x10}; // of rank 1
+    }
+    for (const UnitGathers &gathers : trainer.step().gathers) {
+      const auto unit = std::ranges::find_if(
+          trainer.model().units(), [&](const auto &candidate) {
+            return candidate->layout().spec().name == gathers.unit;
+          });
+      const bool experts = (*unit)->layout().spec().kind == UnitKind::kExpert;
+      EXPECT_EQ(gathers.counts.resyncs, experts ? 1 : 0) << gathers.unit;
+      EXPECT_EQ(gathers.resync_reason.starts_with("the part of rank 1: "),
+                experts)
+          << gathers.resync_reason;
+    }
+  });
+}
+
 } // namespace
 } // namespace moesaic::testing

@@ -96,6 +96,7 @@ Json gathers_of(const UnitGathers& gathers) {
     json["keys"] = counts.keys;
     json["resyncs"] = counts.resyncs;
   }
+  if (!gathers.resync_reason.empty()) json["resync_reason"] = gathers.resync_reason;
   if (gathers.decision) {
     json["predicted_raw_seconds"] = rounded(gathers.decision->predicted_raw_s);
     json["predicted_coded_seconds"] = rounded(gathers.decision->predicted_coded_s);
