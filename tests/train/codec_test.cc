@@ -232,53 +232,35 @@ TEST(CodedTraining, Int8GradientsLearnAndAreAnotherRun) {
 TEST(CodedTraining, AStoredReferenceThatIsDamagedCostsAKeyAndNoBit) {
   const TempFolder folder;
   Config config = bf16_run(folder);
-  const Outcome raw = train(config, 6);
+  const auto log_of = [&](const std::string& file) {
+    return logged(train(config, 1).steps.front(), folder.path() / file);
+  };
+  const auto count = [](const std::string& text, const std::string& part) {
+    std::size_t count = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+    return count;
+  };
   config.codec.method = Method::kMomentum;
-  TensorCollection parameters;
-  std::int64_t resyncs = 0;
-  on_ranks(config, [&](Trainer& trainer) {
-    trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
-    for (int step = 0; step < 6; ++step) {
-      if (step == 3 && trainer.world().rank() == 2) {
-        for (auto& unit : trainer.model().units()) {
-          codec::Reference* held = unit->coded() == nullptr ? nullptr : unit->coded()->reference(0);
-          if (held != nullptr && held->size() > 0) held->memory()[5] ^= std::byte{0x10};
-        }
-      }
-      const StepReport report = trainer.step();
-      if (trainer.world().rank() == 0) {
-        for (const UnitGathers& gathers : report.gathers) resyncs += gathers.counts.resyncs;
-      }
-    }
-    parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
-  });
-  EXPECT_EQ(parameters.tensors(), raw.parameters);
-  EXPECT_GT(resyncs, 0);
-}
+  config.codec.gradients = codec::GradientWire::kEntropy;
+  EXPECT_EQ(count(log_of("lossless"), "lossy"), 0u);
+  EXPECT_TRUE(notes(config).empty());
+  config.codec.method = std::nullopt;
+  config.codec.gradients = std::nullopt;
+  EXPECT_TRUE(notes(config).empty());
 
-TEST(CodedTraining, ARankThatChoosesOtherwiseEndsTheRunOnEveryRank) {
-  const TempFolder folder;
-  Config config = bf16_run(folder);
-  config.codec.method = Method::kMomentum;
-  std::atomic<int> failed = 0;
-  const auto two_steps = [](Trainer& trainer) {
-    trainer.model().initialise(1);
-    trainer.step();
-    if (trainer.world().rank() == 3) {
-      for (auto& unit : trainer.model().units()) unit->set_codec(Method::kRaw, ReferenceMode::kNode);
-    }
-    trainer.step();
-  };
-  const auto run = [&](Trainer& trainer) {
-    try {
-      two_steps(trainer);
-    } catch (const Error&) {
-      ++failed;
-      throw;
-    }
-  };
-  EXPECT_THROW(on_ranks(config, run), Error);
-  EXPECT_EQ(failed, 4);
+  config.codec.method = Method::kInt8;
+  config.codec.gradients = codec::GradientWire::kInt8;
+  const std::string lossy = log_of("lossy");
+  EXPECT_GT(count(lossy, "\"int8\",\"lossy\":true"), 0u);
+  EXPECT_EQ(count(lossy, "\"int8\""), count(lossy, "\"lossy\":true"));
+  ASSERT_EQ(notes(config).size(), 1u);
+  EXPECT_SAYS(notes(config)[0],
+              "weights as int8 (codec.method) and gradients as int8 (codec.gradients) travel lossy");
+  config.codec.method = Method::kRaw;
+  ASSERT_EQ(notes(config).size(), 1u);
+  EXPECT_TRUE(notes(config)[0].starts_with("gradients as int8"));
+  config.train.dtype = DType::kF32;  // travels as it is
+  EXPECT_TRUE(notes(config).empty());
 }
 
 }  // namespace
