@@ -1,7 +1,8 @@
 // Training with coded gathers: the same bits as with raw ones, whatever is chosen.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <iterator>
+#include <set>
 
 #include "tests/comm/thrown.h"
 #include "tests/train/codec_runs.h"
@@ -31,27 +32,44 @@ TEST(CodedTraining, TwoHundredStepsAreThoseOfRawWithEveryLosslessMethodAndBothRe
   }
 }
 
-TEST(CodedTraining, AnyChoicesOfTheGateGiveTheBitsOfRaw) {
+// Whatever gates may decide: each unit's weights by any lossless method, its gradients by any lossless wire,
+// another one every step.
+TEST(CodedTraining, TwoHundredStepsOfRandomChoicesAreThoseOfRaw) {
+  constexpr Method kChoices[] = {Method::kRaw, Method::kEntropy, Method::kExponentReuse, Method::kResidual,
+                                 Method::kMomentum};
+  constexpr std::uint64_t kSteps = 200;
   const TempFolder folder;
   Config config = bf16_run(folder);
-  config.train.steps = 40;
-  const Outcome raw = train(config, 40);
+  config.train.steps = kSteps;
+  config.model.num_layers = 1;
+  config.train.batch_tokens = 64;
+  const Outcome raw = train(config, kSteps);
   for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
     TensorCollection parameters;
+    std::set<Method> taken;
+    std::set<codec::GradientWire> wires;
     on_ranks(config, [&](Trainer& trainer) {
       trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
-      for (std::uint64_t step = 0; step < 40; ++step) {
+      for (std::uint64_t step = 0; step < kSteps; ++step) {
         auto& units = trainer.model().units();
         for (std::uint64_t u = 0; u < units.size(); ++u) {
-          const Method choices[] = {Method::kRaw, Method::kMomentum, Method::kResidual, Method::kEntropy};
-          units[u]->set_codec(choices[random_bits(11, step * 100 + u) % 4], mode);
+          units[u]->set_codec(kChoices[random_bits(11, step * 100 + u) % std::size(kChoices)], mode);
+          units[u]->set_gradient_wire(random_bits(12, step * 100 + u) % 2 == 0
+                                          ? codec::GradientWire::kBf16
+                                          : codec::GradientWire::kEntropy);
         }
         const StepReport report = trainer.step();
         EXPECT_EQ(report.loss, raw.steps[step].loss) << "step " << step + 1;
+        EXPECT_EQ(report.gradient_norm, raw.steps[step].gradient_norm) << "step " << step + 1;
+        if (trainer.world().rank() != 0) continue;
+        for (const UnitGathers& gathers : report.gathers) taken.insert(gathers.method);
+        for (const UnitReduces& reduces : report.reduces) wires.insert(reduces.wire);
       }
       parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
     });
     EXPECT_EQ(parameters.tensors(), raw.parameters);
+    EXPECT_EQ(taken, std::set<Method>(std::begin(kChoices), std::end(kChoices)));
+    EXPECT_EQ(wires.size(), 2u);
   }
 }
 
@@ -173,26 +191,6 @@ TEST(CodedTraining, GradientsWithCodedExponentsAddUpToTheSameBits) {
   const Outcome coded = train(config, 8);
   expect_same_bits(plain, coded);
   EXPECT_LT(coded.steps.back().reduce.inter_node, plain.steps.back().reduce.inter_node);
-}
-
-TEST(CodedTraining, GradientWiresThatChangeAtRandomChangeNoBit) {
-  const TempFolder folder;
-  const Config config = bf16_run(folder);
-  const Outcome plain = train(config, 12);
-  TensorCollection parameters;
-  on_ranks(config, [&](Trainer& trainer) {
-    trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
-    for (std::uint64_t step = 0; step < 12; ++step) {
-      auto& units = trainer.model().units();
-      for (std::size_t u = 0; u < units.size(); ++u) {
-        units[u]->set_gradient_wire(random_bits(12, step * 100 + u) % 2 == 0 ? codec::GradientWire::kBf16
-                                                                             : codec::GradientWire::kEntropy);
-      }
-      EXPECT_EQ(trainer.step().loss, plain.steps[step].loss) << "step " << step + 1;
-    }
-    parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
-  });
-  EXPECT_EQ(parameters.tensors(), plain.parameters);
 }
 
 TEST(CodedTraining, AutoChoosesHowEachUnitsGradientsTravelAndSaysWhatItWeighed) {
