@@ -227,7 +227,7 @@ TEST(CodedTraining, Int8GradientsLearnAndAreAnotherRun) {
   EXPECT_LT(lossy.steps.back().loss, lossy.steps.front().loss - 0.5);
 }
 
-TEST(CodedTraining, AStoredReferenceThatIsDamagedCostsAKeyAndNoBit) {
+TEST(CodedTraining, OnlyInt8IsCalledLossyInTheLogAndInANote) {
   const TempFolder folder;
   Config config = bf16_run(folder);
   const auto log_of = [&](const std::string& file) {
