@@ -26,6 +26,11 @@ def shown(value, metric):
     return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
+def label(variant):
+    """int8, of weights or gradients, alone among ours changes what it carries: a table must not pass over that."""
+    return f"{variant} (lossy)" if variant == "int8" else variant
+
+
 # Of the codec's table: metric, digits.
 COLUMNS = [("bits_per_weight", 3), ("encode_gbps", 2), ("encode_kept_tables_gbps", 2), ("decode_gbps", 2),
            ("encode_over_memcpy", 3), ("encode_kept_tables_over_memcpy", 3), ("decode_over_memcpy", 3),
@@ -47,11 +52,11 @@ def codec_lines(rows):
                      f"{trace['entropy_given_previous']:.3f} | | | | | | | |")
         for variant, of in figures.items():
             if None in of.values():
-                lines.append(f"| | {variant} | wrong result: no figures | | | | | | | |")
+                lines.append(f"| | {label(variant)} | wrong result: no figures | | | | | | | |")
                 continue
             cells = [f"{of[metric]:.{digits}f}" if metric in of else ""
                      for metric, digits in COLUMNS]
-            lines.append(f"| | {variant} | {' | '.join(cells)} |")
+            lines.append(f"| | {label(variant)} | {' | '.join(cells)} |")
     return lines
 
 
@@ -74,7 +79,7 @@ GATHER_COLUMNS = [("ms", "time_us", lambda us: f"{us / 1e3:.1f}"),
                   ("codec ms, slowest rank", "codec_us", lambda us: f"{us / 1e3:.0f}"),
                   ("bits per weight", "bits_per_weight", lambda x: f"{x:.2f}"),
                   ("kept B per weight and rank", "kept_bytes_per_weight", lambda x: f"{x:.2f}"),
-                  *((f"over {other}", f"speedup_over_{other}", lambda x: f"**{x:.2f}**")
+                  *((f"over {label(other)}", f"speedup_over_{other}", lambda x: f"**{x:.2f}**")
                     for other in ("raw", "entropy", "int8", "exponent_reuse", "gloo", "open_mpi"))]
 
 
@@ -111,7 +116,7 @@ def variant_lines(rows, columns):
         return text(of[metric]) if metric in of else ""
     for (case, variant), of in figures.items():
         cells = ["wrong result: no time"] if None in of.values() else [cell(of, metric, text) for _, metric, text in columns]
-        lines.append(f"| {case} | {variant} | {' | '.join(cells)} |")
+        lines.append(f"| {case} | {label(variant)} | {' | '.join(cells)} |")
     return lines
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from moesaic import report_data as data
 from moesaic import report_reduces
 from moesaic.report_figures import BLUE, GREEN, GREY, KIND_LABELS, ORANGE, PURPLE, RED, TEAL, figure, rounded, stacked
-from moesaic.report_units import UnitSteps, hidden_and_exposed, unit_lines
+from moesaic.report_units import UnitSteps, hidden_and_exposed, label, unit_lines
 
 NUMBERS = ["words", "runs", "unsent", "raw_bytes", "message_bytes", "bits_per_weight", "seconds", "exposed_seconds",
            "encode_seconds", "decode_seconds", "reference_bytes", "keys", "resyncs", "predicted_raw_seconds", "predicted_coded_seconds",
@@ -87,7 +87,7 @@ def methods_over_steps(run):
         if share.max() == 0:
             continue
         x, (y,) = data.bucket_means(gathers.steps, [share])
-        stacked(fig, x, y, method, colour)
+        stacked(fig, x, y, label(method), colour)
     fig.update_yaxes(range=[0, 100])
     fig.update_layout(showlegend=True)  # also of one method alone
     return fig
@@ -146,6 +146,13 @@ def resyncs(run):
     return 0 if gathers is None else int(np.nansum(gathers["resyncs"]))
 
 
+def last_resync(run):
+    """(step, unit, what a rank said of it) of the last one; None where there was none, or its reason is not known."""
+    said = [(line["step"], unit["unit"], unit["resync_reason"]) for line in run.steps for unit in line.get("gathers", [])
+            if unit.get("resync_reason")]
+    return said[-1] if said else None
+
+
 def trials_in_words(run):
     """What trials of whole steps found; empty where there was none."""
     trials = [(line["step"], line["trial"]) for line in run.steps if line.get("trial")]
@@ -174,4 +181,6 @@ def in_words(run):
         if sent["gather"] > 0:
             text += f"; {raw['gather'] / sent['gather']:.1f} times fewer bytes of weights crossed between nodes"
         text += "."
+        if (gathers.method == "int8").any():
+            text += " int8 is lossy: it rounds the weights that are computed with."
     return text + trials_in_words(run)

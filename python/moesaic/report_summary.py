@@ -119,8 +119,10 @@ def worth_a_look(run):
         found.append(f"{non_finite:,} tokens had router logits that are not finite.")
     resyncs = gathers.resyncs(run)
     if resyncs:
+        last = gathers.last_resync(run)
+        reason = "" if last is None else f" The last was that of {last[1]} at step {last[0]}: {last[2]}."
         found.append(f"{resyncs} gather{'s' if resyncs > 1 else ''} had to be sent again in full: some rank held or received "
-                     "something else than was sent. Weights are right; memory or network may not be.")
+                     f"something else than was sent. Weights are right; memory or network may not be.{reason}")
     held_out = [data.number(line["heldout_loss"]) for line in run.evaluations]
     if len(held_out) >= 3 and held_out[-1] > min(held_out) * 1.02:
         found.append("The held-out loss is more than 2 % above its best: the model may be overfitting.")

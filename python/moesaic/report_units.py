@@ -5,7 +5,12 @@ import numpy as np
 from moesaic import report_data as data
 from moesaic.report_figures import GREEN, LAYERS, RED, figure, rounded, stacked
 
+LOSSY = {"int8"}  # methods and wires that change what they carry
 MOST_LINES = 12  # that can be told apart
+
+
+def label(method):
+    return f"{method} (lossy)" if method in LOSSY else method
 
 
 class UnitSteps:
@@ -49,10 +54,10 @@ class UnitSteps:
         methods = self.method[:, unit]
         settled = methods[~self.probe[:, unit] & (methods != "")]
         counts = {method: int((methods == method).sum()) for method in all_methods}
-        shares = ", ".join(f"{method} {100 * count / max(1, sum(counts.values())):.0f}\N{NO-BREAK SPACE}%"
+        shares = ", ".join(f"{label(method)} {100 * count / max(1, sum(counts.values())):.0f}\N{NO-BREAK SPACE}%"
                            for method, count in sorted(counts.items(), key=lambda item: -item[1]) if count)
         decided = self.decided[:, unit].any()
-        return (settled[-1] if len(settled) else "–", shares,
+        return (label(settled[-1]) if len(settled) else "–", shares,
                 int((settled[1:] != settled[:-1]).sum()) if decided else "fixed",
                 int(self.probe[:, unit].sum()) if decided else "–")
 

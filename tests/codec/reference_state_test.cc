@@ -69,6 +69,39 @@ TEST(Reference, HoldsTheExponentsOfWhatWasSent) {
   for (std::size_t i = 0; i < now.size(); ++i) ASSERT_EQ(ends.receiver.exponents()[i], now[i] / 128 % 256);
 }
 
+TEST(Reference, CopiesItsWordsUnlessABitOfThemFlipped) {
+  const std::size_t n = 2 * kMaxChunkWords + 77;
+  for (const Method method : {Method::kResidual, Method::kMomentum}) {
+    Ends ends(method, n);
+    Words copy(n);
+    EXPECT_EQ(message_of<CorruptData>([&] { ends.receiver.copy_words(copy); }), "nothing is held");
+    ends.send(weights(n, 1));
+    const Words now = stepped(weights(n, 1), 2);
+    ends.send(now);
+    for (Reference* end : {&ends.sender, &ends.receiver}) {
+      end->copy_words(copy);
+      EXPECT_EQ(copy, now);
+      for (const std::size_t word : {std::size_t{0}, kMaxChunkWords, n - 1}) {
+        std::byte& byte = end->memory()[word * 2];
+        byte ^= std::byte{0x80};
+        EXPECT_NE(message_of<CorruptData>([&] {
+                    end->copy_words(copy);
+                  }).find(fmt::format("chunk {} of the words that are held", word / kMaxChunkWords)),
+                  std::string::npos);
+        byte ^= std::byte{0x80};
+      }
+      end->copy_words(copy);
+      end->reset();
+      EXPECT_EQ(message_of<CorruptData>([&] { end->copy_words(copy); }), "nothing is held");
+    }
+  }
+  EXPECT_NE(message_of<InvalidArgument>([] {
+              Words none(10);
+              Reference(Keeps::kExponents, 10).copy_words(none);
+            }).find("keeps 1 bytes of each of 10"),
+            std::string::npos);
+}
+
 TEST(Reference, RefusesACommitThatDoesNotFit) {
   Ends ends(Method::kResidual, 10);
   const Words words = weights(10, 1);

@@ -9,7 +9,7 @@ import pytest
 for folder in ("python", "tests/launch"):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / folder))
 from browser import open_page  # noqa: E402
-from moesaic import report, report_gathers, report_units  # noqa: E402
+from moesaic import report, report_gathers, report_summary, report_units  # noqa: E402
 from moesaic import report_data as data  # noqa: E402
 from program import metrics, train, write_config  # noqa: E402
 
@@ -63,6 +63,27 @@ def test_trials_of_whole_steps_are_told_in_words():
     second = {"coded_seconds": 0.5, "plain_seconds": 0.625, "taken": "coded"}
     twice = report_gathers.in_words(run_of(line(7, gather(), trial=first), line(40, gather(), trial=second)))
     assert twice.endswith("The last of 2 trials of plain steps, at step 40: steps took 500 ms coded and 625 ms plain; coding stayed.")
+
+
+@pytest.mark.parametrize("method, lossy", [("momentum", False), ("int8", True)])
+def test_a_lossy_method_is_called_so_in_words_rows_and_plots(method, lossy):
+    run = run_of(line(1, gather(method=method, bits=8)), line(2, gather(method=method, bits=8)))
+    assert ("lossy" in report_gathers.in_words(run)) == lossy
+    (row,) = report_gathers.decisions(run)
+    named = f"{method} (lossy)" if lossy else method
+    assert row[2:4] == (named, f"{named} 100\N{NO-BREAK SPACE}%")
+    (trace,) = report_gathers.methods_over_steps(run).data
+    assert trace.name == named
+
+
+def test_the_last_resync_is_told_with_its_reason():
+    resync = gather("layers.1", resyncs=1, resync_reason="the part of rank 0: chunk 3 …")
+    run = run_of(line(1, gather(), gather("layers.1")), line(2, gather(), resync), line(3, gather(), gather("layers.1")))
+    assert report_gathers.last_resync(run) == (2, "layers.1", "the part of rank 0: chunk 3 …")
+    (found,) = [text for text in report_summary.worth_a_look(run) if "sent again" in text]
+    assert found.startswith("1 gather had to be sent again in full")
+    assert found.endswith("The last was that of layers.1 at step 2: the part of rank 0: chunk 3 ….")
+    assert report_gathers.last_resync(run_of(line(1, gather()))) is None
 
 
 def test_on_one_node_nothing_is_saved_between_nodes():

@@ -133,7 +133,7 @@ double bits_between_nodes(Communicator& world, const std::function<void()>& gath
   return static_cast<double>((world.traffic().inter_node_bytes - before) * 8) / static_cast<double>(words);
 }
 
-TEST(CodedGather, ADifferenceCostsAFractionAndTheSameVersionNothingBetweenNodes) {
+TEST(CodedGather, ADifferenceCostsAFractionAndTheSameVersionAVerdictBetweenNodes) {
   const Unit unit(4, 100'000);
   run_world(Topology::uniform(4, 2), [&](Communicator& world) {
     for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
@@ -158,7 +158,7 @@ TEST(CodedGather, ADifferenceCostsAFractionAndTheSameVersionNothingBetweenNodes)
       EXPECT_NEAR(bits(1), 10.6, 0.2);
       weights.step();
       EXPECT_LT(bits(2), 7.0);
-      EXPECT_EQ(bits(2), 0.0);
+      EXPECT_LT(bits(2), 0.01);
     }
   });
 }
@@ -195,6 +195,63 @@ TEST(CodedGather, AFlippedBitInAStoredReferenceIsFoundAndAllSendKeys) {
       EXPECT_EQ(resyncs, 1) << holder;
     }
   }
+}
+
+// Between the forward and the backward pass: the version is that which all hold.
+TEST(CodedGather, AFlippedBitInWhatIsHeldIsFoundBeforeItIsUsedAgain) {
+  const Unit unit(4, codec::kMaxChunkWords + 333);
+  for (const Method method : {Method::kResidual, Method::kMomentum}) {
+    for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
+      for (const int holder : {2, 0}) {  // the carrier of part 0 on the other node, and its owner
+        run_world(Topology::uniform(4, 2), [&](Communicator& world) {
+          Weights weights(unit.total);
+          CodingSpace space;
+          CodedGather gather(world, unit.words, unit.offsets, method, mode, 0, "experts", space);
+          for (std::uint64_t version = 1; version <= 3; ++version) {
+            const auto sent = weights.words();
+            for (const bool backward : {false, true}) {
+              if (version == 2 && backward && world.rank() == holder) {
+                // In the second chunk of the words.
+                gather.reference(0)->memory()[codec::kMaxChunkWords * 2 + 100] ^= std::byte{0x01};
+              }
+              std::vector<std::uint16_t> whole(sent.size());
+              gather.run(part_of(sent, unit, world.rank()), whole, version);
+              EXPECT_EQ(whole, sent) << "rank " << world.rank() << ", version " << version;
+            }
+            weights.step();
+          }
+          EXPECT_EQ(gather.counts().resyncs, 1);
+          EXPECT_EQ(gather.counts().keys, 2);
+          EXPECT_EQ(gather.counts().unsent, 2);
+          // Only who holds it can tell.
+          EXPECT_EQ(gather.resync_reason().empty(), world.rank() != holder);
+          if (world.rank() == holder) {
+            EXPECT_SAYS(gather.resync_reason(), "the part of rank 0: chunk 1 of the words that are held");
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(CodedGather, ARankThatForgotWhatItHeldIsSeenWhereTheVersionIsTheSame) {
+  run_world(Topology::uniform(4, 2), [&](Communicator& world) {
+    const Unit unit(4);
+    CodingSpace space;
+    CodedGather gather(world, unit.words, unit.offsets, Method::kMomentum, ReferenceMode::kNode, 0, "experts",
+                       space);
+    const auto sent = Weights(unit.total).words();
+    for (int round = 0; round < 3; ++round) {
+      if (round == 1 && world.rank() == 3) gather.reference(3)->reset();
+      std::vector<std::uint16_t> whole(sent.size());
+      gather.run(part_of(sent, unit, world.rank()), whole, 1);
+      EXPECT_EQ(whole, sent);
+    }
+    EXPECT_EQ(gather.counts().resyncs, 1);
+    if (world.rank() == 3) {
+      EXPECT_SAYS(gather.resync_reason(), "the part of rank 3: nothing is held");
+    }
+  });
 }
 
 TEST(CodedGather, ARankThatHoldsNothingIsSeenByAllBeforeAnythingIsSent) {
@@ -336,26 +393,6 @@ TEST(CodedGather, RefusesRawAndWrongSizes) {
     std::vector<std::uint16_t> mine(3), whole(static_cast<std::size_t>(unit.total));
     EXPECT_SAYS(thrown_by([&] { gather.run(mine, whole, 1); }), "got 3 words, expected");
   });
-}
-
-TEST(GatherHeader, SurvivesItsBytesAndNoFlippedBit) {
-  const GatherHeader header{.unit = 7,
-                            .method = Method::kMomentum,
-                            .key = false,
-                            .first_bytes = 123,
-                            .epoch = 4,
-                            .hash = 0x1234567890abcdef,
-                            .digest = 99};
-  const auto bytes = to_bytes(header);
-  const GatherHeader read = gather_header_from(bytes, 0);
-  EXPECT_EQ(to_bytes(read), bytes);
-  EXPECT_EQ(read.hash, header.hash);
-  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    auto damaged = bytes;
-    damaged[bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
-    EXPECT_SAYS(thrown_by([&] { gather_header_from(damaged, 3); }),
-                "CorruptData: the gather header of rank 3");
-  }
 }
 
 }  // namespace

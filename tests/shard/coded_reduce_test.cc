@@ -6,9 +6,11 @@
 #include <random>
 
 #include "moesaic/comm/collectives.h"
+#include "moesaic/comm/executor.h"
 #include "moesaic/core/bf16.h"
 #include "tests/comm/thrown.h"
 #include "tests/comm/worlds.h"
+#include "tests/shard/flipping_transport.h"
 
 namespace moesaic::testing {
 namespace {
@@ -133,6 +135,28 @@ TEST(CodedReduce, WhatHasNoTokensOnANodeSendsNextToNothing) {
       }
     });
   }
+}
+
+TEST(CodedReduce, AFlippedBitInAMessageEndsTheRunOfAll) {
+  const auto error = thrown_by([] {
+    run_inproc(4, [](Transport& transport) {
+      FlippingTransport flipping(transport, [&](int peer, std::size_t bytes) {
+        return transport.rank() == 0 && peer == 2 && bytes > 1000;
+      });
+      Communicator world(flipping, Topology::uniform(4, 2), kTestTimeout);
+      const Unit unit(world.size());
+      ReduceSpace space;
+      CodedReduce reduce(world, unit.elements, unit.offsets, unit.pieces, GradientWire::kEntropy, 3,
+                         "experts", space);
+      std::vector<float> sum(static_cast<std::size_t>(unit.elements[static_cast<std::size_t>(world.rank())]));
+      const auto whole = gradient_of(unit, world.rank(), unit.total);
+      start_job(
+          world, [&] { reduce.run(whole, sum); }, "experts")
+          .wait();
+      barrier(world);  // with those to whom nothing damaged came
+    });
+  });
+  EXPECT_SAYS(error, "CorruptData: rank 2: gradient message of unit 12884901890: chunk 0: the checksum is");
 }
 
 TEST(CodedReduce, RefusesPiecesThatAreNotThePart) {

@@ -1,42 +1,16 @@
 // Training with coded gathers: the same bits as with raw ones, whatever is chosen.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <iterator>
+#include <set>
 
 #include "tests/comm/thrown.h"
-#include "tests/train/runs.h"
+#include "tests/train/codec_runs.h"
 
 namespace moesaic::testing {
 namespace {
 
 using codec::Method;
-
-Config bf16_run(const TempFolder& folder) {
-  Config config = small_config(write_text(folder.path()));
-  config.train.dtype = DType::kBF16;
-  config.parallel.ranks = 4;
-  config.comm.ranks_per_node = 2;
-  config.codec.method = Method::kRaw;
-  config.codec.gradients = codec::GradientWire::kBf16;
-  return config;
-}
-
-// Written into the folder: ranks on those nodes, and what a byte takes between them.
-std::string calibration_file(const TempFolder& folder, std::vector<int> node_of_rank,
-                             double seconds_per_byte) {
-  Calibration calibration;
-  calibration.node_of_rank = std::move(node_of_rank);
-  calibration.between_measured = true;
-  calibration.between.seconds_per_byte = seconds_per_byte;
-  for (const Method method : codec::kMethods) {
-    calibration.rates_of(method) = {{1e9, 1e9}, {1e9, 1e9}, 8};
-  }
-  calibration.gradients = {{1e9, 1e9}, {1e9, 1e9}, 10};
-  calibration.copy = {1e10, 1e10};
-  const auto file = folder.path() / "calibration.json";
-  std::ofstream(file) << to_json(calibration);
-  return file.string();
-}
 
 TEST(CodedTraining, TwoHundredStepsAreThoseOfRawWithEveryLosslessMethodAndBothReferences) {
   const TempFolder folder;
@@ -58,27 +32,44 @@ TEST(CodedTraining, TwoHundredStepsAreThoseOfRawWithEveryLosslessMethodAndBothRe
   }
 }
 
-TEST(CodedTraining, AnyChoicesOfTheGateGiveTheBitsOfRaw) {
+// Whatever gates may decide: each unit's weights by any lossless method, its gradients by any lossless wire,
+// another one every step.
+TEST(CodedTraining, TwoHundredStepsOfRandomChoicesAreThoseOfRaw) {
+  constexpr Method kChoices[] = {Method::kRaw, Method::kEntropy, Method::kExponentReuse, Method::kResidual,
+                                 Method::kMomentum};
+  constexpr std::uint64_t kSteps = 200;
   const TempFolder folder;
   Config config = bf16_run(folder);
-  config.train.steps = 40;
-  const Outcome raw = train(config, 40);
+  config.train.steps = kSteps;
+  config.model.num_layers = 1;
+  config.train.batch_tokens = 64;
+  const Outcome raw = train(config, kSteps);
   for (const ReferenceMode mode : {ReferenceMode::kRank, ReferenceMode::kNode}) {
     TensorCollection parameters;
+    std::set<Method> taken;
+    std::set<codec::GradientWire> wires;
     on_ranks(config, [&](Trainer& trainer) {
       trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
-      for (std::uint64_t step = 0; step < 40; ++step) {
+      for (std::uint64_t step = 0; step < kSteps; ++step) {
         auto& units = trainer.model().units();
         for (std::uint64_t u = 0; u < units.size(); ++u) {
-          const Method choices[] = {Method::kRaw, Method::kMomentum, Method::kResidual, Method::kEntropy};
-          units[u]->set_codec(choices[random_bits(11, step * 100 + u) % 4], mode);
+          units[u]->set_codec(kChoices[random_bits(11, step * 100 + u) % std::size(kChoices)], mode);
+          units[u]->set_gradient_wire(random_bits(12, step * 100 + u) % 2 == 0
+                                          ? codec::GradientWire::kBf16
+                                          : codec::GradientWire::kEntropy);
         }
         const StepReport report = trainer.step();
         EXPECT_EQ(report.loss, raw.steps[step].loss) << "step " << step + 1;
+        EXPECT_EQ(report.gradient_norm, raw.steps[step].gradient_norm) << "step " << step + 1;
+        if (trainer.world().rank() != 0) continue;
+        for (const UnitGathers& gathers : report.gathers) taken.insert(gathers.method);
+        for (const UnitReduces& reduces : report.reduces) wires.insert(reduces.wire);
       }
       parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
     });
     EXPECT_EQ(parameters.tensors(), raw.parameters);
+    EXPECT_EQ(taken, std::set<Method>(std::begin(kChoices), std::end(kChoices)));
+    EXPECT_EQ(wires.size(), 2u);
   }
 }
 
@@ -202,26 +193,6 @@ TEST(CodedTraining, GradientsWithCodedExponentsAddUpToTheSameBits) {
   EXPECT_LT(coded.steps.back().reduce.inter_node, plain.steps.back().reduce.inter_node);
 }
 
-TEST(CodedTraining, GradientWiresThatChangeAtRandomChangeNoBit) {
-  const TempFolder folder;
-  const Config config = bf16_run(folder);
-  const Outcome plain = train(config, 12);
-  TensorCollection parameters;
-  on_ranks(config, [&](Trainer& trainer) {
-    trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
-    for (std::uint64_t step = 0; step < 12; ++step) {
-      auto& units = trainer.model().units();
-      for (std::size_t u = 0; u < units.size(); ++u) {
-        units[u]->set_gradient_wire(random_bits(12, step * 100 + u) % 2 == 0 ? codec::GradientWire::kBf16
-                                                                             : codec::GradientWire::kEntropy);
-      }
-      EXPECT_EQ(trainer.step().loss, plain.steps[step].loss) << "step " << step + 1;
-    }
-    parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
-  });
-  EXPECT_EQ(parameters.tensors(), plain.parameters);
-}
-
 TEST(CodedTraining, AutoChoosesHowEachUnitsGradientsTravelAndSaysWhatItWeighed) {
   const TempFolder folder;
   Config config = bf16_run(folder);
@@ -256,56 +227,38 @@ TEST(CodedTraining, Int8GradientsLearnAndAreAnotherRun) {
   EXPECT_LT(lossy.steps.back().loss, lossy.steps.front().loss - 0.5);
 }
 
-TEST(CodedTraining, AStoredReferenceThatIsDamagedCostsAKeyAndNoBit) {
+TEST(CodedTraining, OnlyInt8IsCalledLossyInTheLogAndInANote) {
   const TempFolder folder;
   Config config = bf16_run(folder);
-  const Outcome raw = train(config, 6);
+  const auto log_of = [&](const std::string& file) {
+    return logged(train(config, 1).steps.front(), folder.path() / file);
+  };
+  const auto count = [](const std::string& text, const std::string& part) {
+    std::size_t count = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+    return count;
+  };
   config.codec.method = Method::kMomentum;
-  TensorCollection parameters;
-  std::int64_t resyncs = 0;
-  on_ranks(config, [&](Trainer& trainer) {
-    trainer.model().initialise(static_cast<std::uint64_t>(config.train.seed));
-    for (int step = 0; step < 6; ++step) {
-      if (step == 3 && trainer.world().rank() == 2) {
-        for (auto& unit : trainer.model().units()) {
-          codec::Reference* held = unit->coded() == nullptr ? nullptr : unit->coded()->reference(0);
-          if (held != nullptr && held->size() > 0) held->memory()[5] ^= std::byte{0x10};
-        }
-      }
-      const StepReport report = trainer.step();
-      if (trainer.world().rank() == 0) {
-        for (const UnitGathers& gathers : report.gathers) resyncs += gathers.counts.resyncs;
-      }
-    }
-    parameters.collect(trainer, [](ShardedUnit& unit) { return unit.master(); });
-  });
-  EXPECT_EQ(parameters.tensors(), raw.parameters);
-  EXPECT_GT(resyncs, 0);
-}
+  config.codec.gradients = codec::GradientWire::kEntropy;
+  EXPECT_EQ(count(log_of("lossless"), "lossy"), 0u);
+  EXPECT_TRUE(notes(config).empty());
+  config.codec.method = std::nullopt;
+  config.codec.gradients = std::nullopt;
+  EXPECT_TRUE(notes(config).empty());
 
-TEST(CodedTraining, ARankThatChoosesOtherwiseEndsTheRunOnEveryRank) {
-  const TempFolder folder;
-  Config config = bf16_run(folder);
-  config.codec.method = Method::kMomentum;
-  std::atomic<int> failed = 0;
-  const auto two_steps = [](Trainer& trainer) {
-    trainer.model().initialise(1);
-    trainer.step();
-    if (trainer.world().rank() == 3) {
-      for (auto& unit : trainer.model().units()) unit->set_codec(Method::kRaw, ReferenceMode::kNode);
-    }
-    trainer.step();
-  };
-  const auto run = [&](Trainer& trainer) {
-    try {
-      two_steps(trainer);
-    } catch (const Error&) {
-      ++failed;
-      throw;
-    }
-  };
-  EXPECT_THROW(on_ranks(config, run), Error);
-  EXPECT_EQ(failed, 4);
+  config.codec.method = Method::kInt8;
+  config.codec.gradients = codec::GradientWire::kInt8;
+  const std::string lossy = log_of("lossy");
+  EXPECT_GT(count(lossy, "\"int8\",\"lossy\":true"), 0u);
+  EXPECT_EQ(count(lossy, "\"int8\""), count(lossy, "\"lossy\":true"));
+  ASSERT_EQ(notes(config).size(), 1u);
+  EXPECT_SAYS(notes(config)[0],
+              "weights as int8 (codec.method) and gradients as int8 (codec.gradients) travel lossy");
+  config.codec.method = Method::kRaw;
+  ASSERT_EQ(notes(config).size(), 1u);
+  EXPECT_TRUE(notes(config)[0].starts_with("gradients as int8"));
+  config.train.dtype = DType::kF32;  // travels as it is
+  EXPECT_TRUE(notes(config).empty());
 }
 
 }  // namespace

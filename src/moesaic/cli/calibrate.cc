@@ -101,7 +101,8 @@ std::string describe(const Calibration& calibration) {
   for (const codec::Method method : codec::kMethods) {
     if (method == codec::Method::kRaw) continue;
     const CodecRates& rates = calibration.rates_of(method);
-    text += rate_line(codec::name_of(method), rates.encode, &rates.decode, rates.bits_per_word);
+    const std::string name = fmt::format("{}{}", codec::name_of(method), lossless(method) ? "" : " (lossy)");
+    text += rate_line(name, rates.encode, &rates.decode, rates.bits_per_word);
   }
   text += rate_line("their gradients", calibration.gradients.encode, &calibration.gradients.decode,
                     calibration.gradients.bits_per_word);

@@ -86,6 +86,15 @@ void print_losses(std::int64_t step, const std::vector<HeldOutLoss>& losses) {
   }
 }
 
+// Nothing is lost by a resync, but memory or network may be failing.
+void print_resyncs(const StepReport& report) {
+  for (const UnitGathers& gathers : report.gathers) {
+    if (gathers.counts.resyncs == 0) continue;
+    fmt::print("\nstep {}: {} had to be gathered again in full: {}\n", report.step, gathers.unit,
+               gathers.resync_reason);
+  }
+}
+
 // How each unit's weights and gradients travel, said when it changes. Probes and trials, which last a few
 // steps, are left to the log.
 class ChoiceNotes {
@@ -232,7 +241,10 @@ void TrainCommand::on_rank(Communicator& world, const Config& config,
     if (recorder) recorder->before_step(step);
   };
   observer.on_step = [&](const StepReport& report) {
-    if (talks) notes.show(report);
+    if (talks) {
+      print_resyncs(report);
+      notes.show(report);
+    }
     if (bar) bar->show(report);
     if (timeline && report.step == timeline->last_step()) {
       write_timeline(world, *timeline, host_name(), run_directory / "trace.json");

@@ -36,7 +36,6 @@ struct Decoder::State {
   Workspace work;
   std::size_t at = 0;     // bytes of the message that are done with
   std::size_t begin = 0;  // the first word that is not final
-  std::vector<std::uint32_t> words_crcs;
   Update update;
   bool whole = false;
 
@@ -62,7 +61,6 @@ Decoder::Decoder(const Reference& reference, const Expected& expected, std::span
                                          .difference = {},
                                          .entropy = {},
                                          .work = Workspace(std::min(words.size(), kMaxChunkWords)),
-                                         .words_crcs = {},
                                          .update = {}});
 }
 
@@ -138,7 +136,7 @@ void Decoder::State::decode(ChunkMode mode, std::span<const std::byte> payload, 
 }
 
 void Decoder::State::take_chunk(const ChunkHeader& chunk, std::span<const std::byte> payload) {
-  const std::size_t number = words_crcs.size();
+  const std::size_t number = update.words_crcs.size();
   check<CorruptData>(chunk.number == (number & 0xffffff), "got chunk {}, expected {}", chunk.number, number);
   check<CorruptData>(static_cast<std::uint8_t>(chunk.mode) < kNumChunkModes,
                      "chunk {}: got mode {}, expected less than {}", number,
@@ -174,7 +172,7 @@ void Decoder::State::take_chunk(const ChunkHeader& chunk, std::span<const std::b
     check<CorruptData>(false, "chunk {}: {} gives words of checksum {:#010x}, expected {:#010x}", number,
                        mode, crc, chunk.words_crc);
   }
-  words_crcs.push_back(crc);
+  update.words_crcs.push_back(crc);
   begin += to.size();
 }
 
@@ -184,6 +182,7 @@ std::size_t Decoder::advance(std::span<const std::byte> message) {
     if (message.size() < kHeaderBytes) return 0;
     state.header = read_header(message);
     state.check_header();
+    state.update.chunk_words = state.header->chunk_words;
     state.at = kHeaderBytes;
   }
   const Header& header = *state.header;
@@ -200,12 +199,12 @@ std::size_t Decoder::advance(std::span<const std::byte> message) {
     // Before its checksum can be checked: nobody must wait for bytes that will never come.
     state.check<CorruptData>(chunk.length <= n * 2,
                              "chunk {}: got {} bytes for {} words, expected at most {}",
-                             state.words_crcs.size(), chunk.length, n, n * 2);
+                             state.update.words_crcs.size(), chunk.length, n, n * 2);
     if (left < kChunkHeaderBytes + chunk.length) return state.begin;
     const auto bytes = message.subspan(state.at, kChunkHeaderBytes + chunk.length);
     const std::uint32_t crc = chunk_crc(header.crc, bytes);
     state.check<CorruptData>(crc == chunk.crc, "chunk {}: the checksum is {:#010x}, the bytes give {:#010x}",
-                             state.words_crcs.size(), chunk.crc, crc);
+                             state.update.words_crcs.size(), chunk.crc, crc);
     state.take_chunk(chunk, bytes.subspan(kChunkHeaderBytes));
     state.at += bytes.size();
   }
@@ -213,7 +212,7 @@ std::size_t Decoder::advance(std::span<const std::byte> message) {
   if (!state.whole) {
     state.update.epoch = header.epoch;
     state.update.key = header.key;
-    state.update.hash = hash_after(header.reference_hash, header.epoch, state.words_crcs);
+    state.update.hash = hash_after(header.reference_hash, header.epoch, state.update.words_crcs);
     state.whole = true;
   }
   return state.begin;

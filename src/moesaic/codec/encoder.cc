@@ -58,7 +58,6 @@ struct Encoder::State {
   Workspace work;
   std::size_t begin = 0;  // the first word that is not coded yet
   std::size_t bytes = 0;  // of the message so far
-  std::vector<std::uint32_t> words_crcs;
   Update update;
   bool whole = false;
 
@@ -99,7 +98,6 @@ Encoder::Encoder(Method method, const Reference& reference, std::span<const std:
                                          .difference = {},
                                          .entropy = {},
                                          .work = Workspace(std::min(words, options.chunk_words)),
-                                         .words_crcs = {},
                                          .update = {}});
   Header& header = state_->header;
   header.dtype = options.dtype;
@@ -110,7 +108,8 @@ Encoder::Encoder(Method method, const Reference& reference, std::span<const std:
   header.words = words;
   header.reference_hash = header.key ? 0 : reference.hash();
   header.chunk_words = static_cast<std::uint32_t>(options.chunk_words);
-  state_->words_crcs.reserve(chunk_count(words, options));
+  state_->update.chunk_words = options.chunk_words;
+  state_->update.words_crcs.reserve(chunk_count(words, options));
   state_->choose_tables();
 }
 
@@ -231,12 +230,12 @@ void Encoder::State::write_chunk() {
   }
   const std::uint32_t crc = crc32c(std::as_bytes(words));
   write({.mode = mode,
-         .number = static_cast<std::uint32_t>(words_crcs.size()),
+         .number = static_cast<std::uint32_t>(update.words_crcs.size()),
          .length = static_cast<std::uint32_t>(length),
          .words_crc = crc,
          .crc = 0},
         header.crc, chunk.first(kChunkHeaderBytes + length));
-  words_crcs.push_back(crc);
+  update.words_crcs.push_back(crc);
   begin += n;
   bytes += kChunkHeaderBytes + length;
 }
@@ -250,7 +249,7 @@ std::span<const std::byte> Encoder::next() {
     const Header& header = state.header;
     state.update.epoch = header.epoch;
     state.update.key = header.key;
-    state.update.hash = hash_after(header.reference_hash, header.epoch, state.words_crcs);
+    state.update.hash = hash_after(header.reference_hash, header.epoch, state.update.words_crcs);
     state.whole = true;
   }
   return state.out.subspan(from, state.bytes - from);

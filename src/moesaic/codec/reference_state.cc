@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "moesaic/codec/corrupt.h"
 #include "moesaic/codec/difference.h"
 #include "moesaic/codec/planes.h"
+#include "moesaic/core/crc32c.h"
 #include "moesaic/core/error.h"
 
 namespace moesaic::codec {
@@ -74,6 +76,27 @@ void Reference::commit(const Update& update, std::span<const std::uint16_t> word
   epoch_ = update.epoch + 1;
   hash_ = update.hash;
   tables_ = update.tables;
+  chunk_words_ = update.chunk_words;
+  if (keeps_ >= Keeps::kWords) words_crcs_ = update.words_crcs;
+}
+
+void Reference::copy_words(std::span<std::uint16_t> to) const {
+  require(keeps_ >= Keeps::kWords && to.size() == size_,
+          "codec reference: a copy of {} words of a reference that keeps {} bytes of each of {}", to.size(),
+          bytes_per_word(keeps_), size_);
+  check_bytes(valid_, "nothing is held");
+  require(size_ == 0 || !words_crcs_.empty(), "codec reference: a copy of words committed without checksums");
+  std::size_t begin = 0;
+  for (std::size_t chunk = 0; begin < size_; ++chunk) {
+    const std::size_t n = std::min(chunk_words_, size_ - begin);
+    // Of the copy, which is still in the cache: so the copying is checked, too.
+    std::memcpy(to.data() + begin, words().data() + begin, n * sizeof(std::uint16_t));
+    const std::uint32_t crc = crc32c(std::as_bytes(to.subspan(begin, n)));
+    check_bytes(crc == words_crcs_[chunk],
+                "chunk {} of the words that are held has checksum {:#010x}, expected {:#010x}", chunk, crc,
+                words_crcs_[chunk]);
+    begin += n;
+  }
 }
 
 void Reference::reset() {
@@ -81,6 +104,7 @@ void Reference::reset() {
   epoch_ = 0;
   hash_ = 0;
   tables_.clear();
+  words_crcs_.clear();
 }
 
 }  // namespace moesaic::codec

@@ -22,6 +22,9 @@ struct Update {
   bool key = true;          // the message stands alone: it replaces the Reference, whatever that held
   std::uint64_t hash = 0;   // of the Reference that results
   std::vector<std::uint8_t> tables;  // the coder's tables that the next message may re-use
+  // CRC32C of the words of each chunk, and how many words a chunk has (the last one may have fewer).
+  std::vector<std::uint32_t> words_crcs = {};
+  std::size_t chunk_words = 0;
 };
 
 // The hash after a message that is to be committed at `epoch`: `held` is 0 for a key, `words_crcs` are the
@@ -42,13 +45,17 @@ class Reference {
   std::uint64_t epoch() const { return epoch_; }
   // xxHash (XXH3, 64 bits) chained over the checksums of all words sent since the last key, so that equal
   // hashes mean equal histories, and with them equal words and differences. Bits that flip in memory later do
-  // not show here; the checksum of the words each chunk must decode to finds those.
+  // not show here; the checksum of the words each chunk must decode to finds those, and copy_words() does.
   std::uint64_t hash() const { return hash_; }
 
   // Takes `words` (size() of them: what a receiver decoded; what the sender sent, which for int8 is not what
   // it had) as what both ends now hold. Differences become words - held, as sign and level (order.h), 0 by a
   // key. Keeps what `keeps` says. InvalidArgument when the size or the epoch does not fit.
   void commit(const Update& update, std::span<const std::uint16_t> words);
+
+  // The words, as they were committed, into size() of `to`. CorruptData where memory no longer gives them, or
+  // nothing is held: then `to` holds rubbish. InvalidArgument: a Reference that does not keep words.
+  void copy_words(std::span<std::uint16_t> to) const;
 
   // Forgets: the next message must be a key (a checkpoint was loaded, the group or the layout changed).
   void reset();
@@ -72,6 +79,8 @@ class Reference {
   std::uint64_t epoch_ = 0;
   std::uint64_t hash_ = 0;
   std::vector<std::uint8_t> tables_;
+  std::vector<std::uint32_t> words_crcs_;  // of what is held, where words are kept
+  std::size_t chunk_words_ = 0;
   Buffer memory_;  // exponents; or words, then differences
 };
 

@@ -11,8 +11,7 @@ namespace {
 
 constexpr double kWordBytes = 2;
 // Of everyone to everyone: a header before, a verdict after.
-constexpr int kSmallRounds = 2;
-constexpr double kSmallBytes = 56 + 8;
+constexpr double kHeaderBytes = 56, kVerdictBytes = 8;
 
 std::int64_t words_at(const GatherShape& shape, int rank) {
   return shape.words_of_rank[static_cast<std::size_t>(rank)];
@@ -25,6 +24,14 @@ void add(Prediction& sum, const Prediction& gather) {
   sum.inside += gather.inside;
   sum.decode += gather.decode;
   sum.total += gather.total;
+}
+
+// What everyone tells everyone in so many rounds, those bytes in all.
+double small_rounds(const Calibration& calibration, const GatherLoad& load, const GatherShape& shape,
+                    int rounds, double bytes) {
+  const double received = bytes * static_cast<double>(shape.topology.world_size() - 1);
+  return calibration.between.seconds(rounds * load.messages_between, received) +
+         calibration.inside.seconds(rounds * load.messages_inside, received);
 }
 
 void overlap(Prediction& gather, int slices) {
@@ -48,10 +55,8 @@ Prediction coded_gather(const Calibration& calibration, const GatherLoad& load, 
   const CodecRates& rates = calibration.rates_of(method);
   const double coded_bytes = bits_per_word / 8;  // of a word
   const bool by_node = shape.mode == ReferenceMode::kNode;
-  const double small_bytes = kSmallBytes * static_cast<double>(shape.topology.world_size() - 1);
   Prediction gather;
-  gather.header = calibration.between.seconds(kSmallRounds * load.messages_between, small_bytes) +
-                  calibration.inside.seconds(kSmallRounds * load.messages_inside, small_bytes);
+  gather.header = small_rounds(calibration, load, shape, 2, kHeaderBytes + kVerdictBytes);
   gather.encode = kWordBytes * static_cast<double>(load.own) / rates.encode.together_bytes_per_s;
   gather.between = calibration.between.seconds(load.messages_between * shape.slices,
                                                coded_bytes * static_cast<double>(load.through_card));
@@ -64,9 +69,11 @@ Prediction coded_gather(const Calibration& calibration, const GatherLoad& load, 
   return gather;
 }
 
-// Of a version that all ends hold as words.
+// Of a version that all ends hold as words: they are copied, and the verdict says whether they still are what
+// was sent.
 Prediction kept_gather(const Calibration& calibration, const GatherLoad& load, const GatherShape& shape) {
   Prediction gather;
+  gather.header = small_rounds(calibration, load, shape, 1, kVerdictBytes);
   const bool by_node = shape.mode == ReferenceMode::kNode;
   if (by_node) {
     gather.inside =

@@ -10,7 +10,8 @@
 //   rank  the carrier hands coded bytes to its node; every rank decodes what others own
 //   node  the carrier decodes for its node and hands on words, as the owner does on its own node
 // A second gather of the same version: `rank` finds the words in its reference, `node` shares them inside the
-// node, where the method keeps words (residual, momentum). Other methods and raw send again.
+// node, where the method keeps words (residual, momentum); both after a verdict on them. Other methods and
+// raw send again.
 #pragma once
 
 #include <cstdint>

@@ -181,14 +181,17 @@ struct CodedGather::Attempt {
     return key || agree(headers);
   }
 
-  bool agree(const std::vector<GatherHeader>& headers) const {
+  bool agree(const std::vector<GatherHeader>& headers) {
     for (int r = 0; r < gather.size(); ++r) {
       std::uint64_t digest = 0;
       for (int part = 0; part < gather.size(); ++part) {
         if (!gather.holds(r, part)) continue;
         digest ^= digest_of(part, headers[index(part)].epoch, headers[index(part)].hash);
       }
-      if (headers[index(r)].digest != digest || headers[index(r)].key != headers[0].key) return false;
+      if (headers[index(r)].digest == digest && headers[index(r)].key == headers[0].key) continue;
+      gather.last_error_ =
+          fmt::format("rank {} does not hold what the others have sent before", gather.group_->world_rank(r));
+      return false;
     }
     return true;
   }
@@ -286,12 +289,6 @@ struct CodedGather::Attempt {
     }
   }
 
-  bool exchange_verdicts() {
-    std::int64_t verdict = failed;
-    all_reduce(*gather.group_, std::span(&verdict, 1));
-    return verdict == 0;
-  }
-
   void commit() {
     const SecondsInto timer(gather.counts_.decode_seconds);
     for (int part = 0; part < gather.size(); ++part) {
@@ -314,18 +311,31 @@ bool CodedGather::attempt(std::span<const std::uint16_t> mine, std::span<std::ui
   counts_.words += std::ssize(mine);
   counts_.coded_bytes += round.slice_ends.back();
   counts_.keys += round.encoder->update().key;
-  if (!round.exchange_verdicts()) return false;
+  if (!all_succeeded(round.failed)) return false;
   round.commit();
   return true;
 }
 
-void CodedGather::share_held(std::span<std::uint16_t> whole) {
+bool CodedGather::all_succeeded(std::int64_t failed_here) {
+  all_reduce(*group_, std::span(&failed_here, 1));
+  return failed_here == 0;
+}
+
+bool CodedGather::share_held(std::span<std::uint16_t> whole) {
+  last_error_.clear();
+  std::int64_t failed = 0;
   for (int part = 0; part < size(); ++part) {
     const codec::Reference* held = references_[index(part)].get();
-    if (held == nullptr || held->size() == 0) continue;
-    std::memcpy(in(whole, part).data(), held->words().data(), held->words().size_bytes());
+    if (held == nullptr) continue;
+    try {
+      held->copy_words(in(whole, part));
+    } catch (const CorruptData& error) {
+      ++failed;
+      last_error_ = fmt::format("the part of rank {}: {}", group_->world_rank(part), error.what());
+    }
   }
-  if (mode_ == ReferenceMode::kRank) return;
+  if (!all_succeeded(failed)) return false;
+  if (mode_ == ReferenceMode::kRank) return true;
   std::vector<CodedPart> parts(index(size()));
   for (int part = 0; part < size(); ++part) {
     parts[index(part)].plain = {BufferId::kOutput, part_offsets_[index(part)] * 2,
@@ -333,6 +343,7 @@ void CodedGather::share_held(std::span<std::uint16_t> whole) {
   }
   execute(*group_, "gather inside the node", inside_node_schedule(group_->topology(), rank(), parts),
           {.output = std::as_writable_bytes(whole)});
+  return true;
 }
 
 void CodedGather::run(std::span<const std::uint16_t> mine, std::span<std::uint16_t> whole,
@@ -341,13 +352,14 @@ void CodedGather::run(std::span<const std::uint16_t> mine, std::span<std::uint16
           name_, mine.size(), part_words_[index(rank())]);
   const SecondsInto timer(counts_.seconds);
   ++counts_.runs;
-  if (version == held_version_ && codec::needs(method_) >= codec::Keeps::kWords) {
+  const bool held = version == held_version_ && codec::needs(method_) >= codec::Keeps::kWords;
+  if (held && share_held(whole)) {
     ++counts_.unsent;
-    share_held(whole);
     return;
   }
-  if (!attempt(mine, whole, /*key=*/false)) {
+  if (held || !attempt(mine, whole, /*key=*/false)) {
     ++counts_.resyncs;
+    resync_reason_ = last_error_;
     if (!attempt(mine, whole, /*key=*/true)) {
       throw CorruptData(
           fmt::format("gather of {}: some rank cannot decode what was sent, not even in full{}{}", name_,

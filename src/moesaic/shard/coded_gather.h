@@ -9,10 +9,10 @@
 //              each brings the size of the next
 //   verdict    the number of ranks that could not decode something
 //
-// and nothing at all where the version has not changed and every rank holds the words. All ranks commit or
-// none does; where headers or verdict show that some rank holds or received something else, all send key
-// messages (which need no reference) instead. Headers, sizes and verdicts are facts that all ranks share, so
-// all take the same turn.
+// and a verdict alone where the version has not changed and every rank holds the words: on whether what is
+// held is still what was committed (a checksum of every chunk). All ranks commit or none does; where headers
+// or verdict show that some rank holds or received something else, all send key messages (which need no
+// reference) instead. Headers, sizes and verdicts are facts that all ranks share, so all take the same turn.
 //
 // Errors: CorruptData on every rank when ranks run different units or methods, or when a key message fails,
 // too; on the rank that sees it, a damaged header or size (the caller must abort the transport: start_job
@@ -73,6 +73,8 @@ class CodedGather {
   void run(std::span<const std::uint16_t> mine, std::span<std::uint16_t> whole, std::uint64_t version);
 
   const GatherCounts& counts() const { return counts_; }
+  // Why keys were last sent out of turn; empty on ranks that saw nothing wrong themselves.
+  const std::string& resync_reason() const { return resync_reason_; }
   // Of the references this rank holds.
   std::int64_t reference_bytes() const;
   // What is held of a part; null where this rank holds nothing of it. For fault drills.
@@ -94,8 +96,10 @@ class CodedGather {
   std::uint64_t own_digest() const;
   // False when all must send keys.
   bool attempt(std::span<const std::uint16_t> mine, std::span<std::uint16_t> whole, bool key);
-  // All ranks hold the words: nothing crosses nodes.
-  void share_held(std::span<std::uint16_t> whole);
+  // Whether no rank had a failure; known to all.
+  bool all_succeeded(std::int64_t failed_here);
+  // All ranks hold the words: only a verdict crosses nodes. False when all must send keys.
+  bool share_held(std::span<std::uint16_t> whole);
 
   Communicator* group_;
   std::vector<std::int64_t> part_words_, part_offsets_;
@@ -107,7 +111,8 @@ class CodedGather {
   std::int64_t num_slices_, slice_words_;
   std::vector<std::unique_ptr<codec::Reference>> references_;  // by part
   std::uint64_t held_version_ = 0;                             // 0: none
-  std::string last_error_;
+  std::string last_error_;                                     // of the last attempt, on this rank
+  std::string resync_reason_;
   GatherCounts counts_;
 };
 

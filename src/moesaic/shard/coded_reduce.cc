@@ -161,7 +161,14 @@ void CodedReduce::add_nodes(std::span<float> sum) {
     const int from = topology.counterpart(rank, node);
     const std::span<const std::byte> message{space_->inbox.data() + begin[index(from)],
                                              static_cast<std::size_t>(received_[index(from)])};
-    codec::decode_gradient(message, unit_of(rank), {reinterpret_cast<std::uint16_t*>(decoded), words});
+    const codec::GradientWire wire =
+        codec::decode_gradient(message, unit_of(rank), {reinterpret_cast<std::uint16_t*>(decoded), words});
+    if (wire != wire_) {
+      throw CorruptData(fmt::format(
+          "ranks disagree: rank {} sends the gradients of {} by {}, rank {} expects {}; all must do the same",
+          group_->world_rank(from), name_, codec::name_of(wire), group_->world_rank(rank),
+          codec::name_of(wire_)));
+    }
     parts[index(node)] = {decoded};
     decoded += own_bytes;
   }

@@ -6,7 +6,8 @@
 // tokens on that node, cost next to nothing. The owner adds the nodes' sums in fp32, ascending. So with a
 // lossless wire the result has the bits of reduce_scatter_v.
 //
-// Errors: CorruptData where a message is damaged (the caller must abort the transport: start_job does).
+// Errors: CorruptData where a message is damaged or came by another wire (the caller must abort the
+// transport: start_job does).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 #include "moesaic/shard/gather_choices.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <utility>
 
 #include "moesaic/shard/rank_facts.h"
@@ -36,7 +38,6 @@ void add(UnitGathers& total, const Seen& seen) {
   counts.runs = seen.runs;
   counts.unsent = seen.unsent;
   counts.keys += seen.keys;
-  counts.resyncs = std::max(counts.resyncs, seen.resyncs);
   counts.words += seen.words;
   counts.coded_bytes += seen.coded_bytes;
   counts.encode_seconds = std::max(counts.encode_seconds, seen.encode_seconds);
@@ -46,23 +47,28 @@ void add(UnitGathers& total, const Seen& seen) {
   total.exposed_seconds = std::max(total.exposed_seconds, seen.exposed_seconds);
 }
 
+// A sentence of one rank, cut where it is longer; ends with a zero.
+using Words = std::array<char, 256>;
+
+Words words_of(const std::string& text) {
+  Words words{};
+  std::copy_n(text.begin(), std::min(text.size(), words.size() - 1), words.begin());
+  return words;
+}
+
 }  // namespace
 
 bool gathers_need_calibration(ShardedModel& model, ReferenceMode mode) {
-  return std::ranges::any_of(model.units(), [&](const auto& unit) {
-    return unit->codable() &&
-           (mode == ReferenceMode::kRank || unit->gather_group().topology().num_nodes() > 1);
-  });
+  return std::ranges::any_of(model.units(), [&](const auto& unit) { return unit->codable_in(mode); });
 }
 
 GatherChoices::GatherChoices(ShardedModel& model, std::optional<codec::Method> method, ReferenceMode mode,
                              const Calibration& calibration, int gathers_per_step)
     : model_(&model), mode_(mode) {
-  const bool calibrated = gathers_need_calibration(model, mode);
   for (auto& unit : model.units()) {
     if (!unit->codable()) continue;
     units_.push_back({.unit = unit.get(), .gate = {}, .counts_before = {}});
-    if (method || !calibrated) continue;
+    if (method || !unit->codable_in(mode)) continue;
     const GatherShape shape{
         .topology = unit->gather_group().topology(),
         .words_of_rank = unit->part_elements(),
@@ -105,6 +111,8 @@ std::vector<UnitGathers> GatherChoices::observe() {
       add(total, seen);
       late = std::max(late, seen.seconds - seen.window_seconds);
     });
+    facts.for_each(
+        i, [&](const Seen& seen) { total.counts.resyncs = std::max(total.counts.resyncs, seen.resyncs); });
     for (const std::int64_t words : unit.unit->part_elements()) total.words += words;
     total.raw_bytes = total.words * 2 * (group.topology().num_nodes() - 1) * total.counts.runs;
     if (unit.gate && !plain_) {
@@ -114,7 +122,25 @@ std::vector<UnitGathers> GatherChoices::observe() {
     }
     result.push_back(std::move(total));
   }
+  tell_resyncs(result);
   return result;
+}
+
+void GatherChoices::tell_resyncs(std::vector<UnitGathers>& gathers) {
+  // Every rank knows of every resync: all take part in this, or none does.
+  if (std::ranges::all_of(gathers, [](const UnitGathers& unit) { return unit.counts.resyncs == 0; })) return;
+  std::vector<Words> mine;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    CodedGather* const coded = units_[i].unit->coded();
+    const bool here = units_[i].unit->gather_counts().resyncs > units_[i].counts_before.resyncs;
+    mine.push_back(words_of(coded != nullptr && here ? coded->resync_reason() : ""));
+  }
+  const RankFacts<Words> reasons(model_->world(), mine);
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    reasons.for_each(i, [&](const Words& words) {
+      if (gathers[i].resync_reason.empty()) gathers[i].resync_reason = words.data();
+    });
+  }
 }
 
 }  // namespace moesaic

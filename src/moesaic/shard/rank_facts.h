@@ -27,6 +27,12 @@ class RankFacts {
                  std::as_writable_bytes(std::span(all_)));
   }
 
+  // Calls each(facts) for every rank of the world, ascending.
+  template <typename Each>
+  void for_each(std::size_t unit, const Each& each) const {
+    for (std::size_t at = unit; at < all_.size(); at += units_) each(all_[at]);
+  }
+
   // Calls each(facts) for every rank of `group`, which lies within the world, in ascending order of the
   // world.
   template <typename Each>

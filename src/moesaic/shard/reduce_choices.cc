@@ -50,9 +50,10 @@ ReduceChoices::ReduceChoices(ShardedModel& model, std::optional<codec::GradientW
                              const Calibration& calibration, int reduces_per_step)
     : model_(&model) {
   for (auto& unit : model.units()) {
-    if (!unit->reduces_across_nodes()) continue;
+    // Of an expert unit one rank's group may cross nodes and another's not; all gather facts of the same units.
+    if (!unit->codable()) continue;
     units_.push_back({.unit = unit.get(), .gate = {}, .counts_before = {}});
-    if (wire) continue;
+    if (wire || !unit->reduces_across_nodes()) continue;
     units_.back().gate.emplace(unit->layout().spec().name, calibration,
                                ReduceShape{unit->reduce_group().topology(), unit->part_elements()},
                                reduces_per_step);
@@ -83,6 +84,7 @@ std::vector<UnitReduces> ReduceChoices::observe() {
   const RankFacts<Seen> facts(model_->world(), mine);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
+    if (!unit.unit->reduces_across_nodes()) continue;
     UnitReduces total{.unit = unit.unit->layout().spec().name,
                       .wire = unit.unit->gradient_wire(),
                       .counts = {},

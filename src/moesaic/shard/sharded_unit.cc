@@ -105,9 +105,12 @@ void ShardedUnit::point_leaves_at(void* data, std::int64_t bytes) {
   storage_.set_nbytes(static_cast<std::size_t>(bytes));
 }
 
+bool ShardedUnit::codable_in(ReferenceMode mode) const {
+  return codable() && (mode == ReferenceMode::kRank || gather_group_->topology().num_nodes() > 1);
+}
+
 void ShardedUnit::set_codec(codec::Method method, ReferenceMode mode) {
-  const bool crosses = mode == ReferenceMode::kRank || gather_group_->topology().num_nodes() > 1;
-  if (!crosses && codec::lossless(method)) method = codec::Method::kRaw;
+  if (!codable_in(mode) && codec::lossless(method)) method = codec::Method::kRaw;
   if (!codable() || codec() == method) return;
   counts_ = gather_counts();
   coded_.reset();

@@ -39,12 +39,14 @@ class ShardedUnit {
 
   // How gathers travel from now on (raw at first). Collective in effect: every rank of the group calls it at
   // the same place, with equal arguments, while nothing is gathered; what was held is forgotten, unless
-  // nothing changes. Without effect on units that are not codable(). Stays raw where a lossless code would
-  // never be sent: ReferenceMode::kNode on one node.
+  // nothing changes. Without effect on units that are not codable(). Stays raw for a lossless method where
+  // that would never be sent.
   void set_codec(codec::Method method, ReferenceMode mode);
   codec::Method codec() const { return coded_ != nullptr ? coded_->method() : codec::Method::kRaw; }
   // Gathered, and in bf16.
   bool codable() const { return !resident_ && dtype_ == DType::kBF16; }
+  // And there is somebody to whom a lossless code would be sent: not ReferenceMode::kNode on one node.
+  bool codable_in(ReferenceMode mode) const;
   // Null while gathers travel raw.
   CodedGather* coded() { return coded_.get(); }
   // Since the unit was made, whatever the method. Not while a gather is on its way.

@@ -91,6 +91,18 @@ std::vector<std::string> notes(const Config& config) {
   }
   std::vector<std::string> lines;
   for (const auto& [text, layers] : layers_of) lines.push_back(fmt::format("layers {}: {}", layers, text));
+  if (config.train.dtype != DType::kBF16) return lines;
+  std::string lossy;
+  if (config.codec.method && !codec::lossless(*config.codec.method)) {
+    lossy = fmt::format("weights as {} (codec.method)", codec::name_of(*config.codec.method));
+  }
+  if (config.codec.gradients && !codec::lossless(*config.codec.gradients)) {
+    lossy += fmt::format("{}gradients as {} (codec.gradients)", lossy.empty() ? "" : " and ",
+                         codec::name_of(*config.codec.gradients));
+  }
+  if (!lossy.empty()) {
+    lines.push_back(fmt::format("{} travel lossy: this is another run than one with lossless wires", lossy));
+  }
   return lines;
 }
 

@@ -76,14 +76,14 @@ Json times_of(const std::vector<RankTimes>& by_rank) {
 // The gathers of one unit in one step.
 Json gathers_of(const UnitGathers& gathers) {
   const GatherCounts& counts = gathers.counts;
-  Json json{{"unit", gathers.unit},
-            {"method", codec::name_of(gathers.method)},
-            {"words", gathers.words},
-            {"runs", counts.runs},
-            {"unsent", counts.unsent},
-            {"raw_bytes", gathers.raw_bytes},
-            {"seconds", rounded(counts.seconds)},
-            {"exposed_seconds", rounded(gathers.exposed_seconds)}};
+  Json json{{"unit", gathers.unit}, {"method", codec::name_of(gathers.method)}};
+  if (!codec::lossless(gathers.method)) json["lossy"] = true;
+  json["words"] = gathers.words;
+  json["runs"] = counts.runs;
+  json["unsent"] = counts.unsent;
+  json["raw_bytes"] = gathers.raw_bytes;
+  json["seconds"] = rounded(counts.seconds);
+  json["exposed_seconds"] = rounded(gathers.exposed_seconds);
   if (gathers.method != codec::Method::kRaw) {
     json["message_bytes"] = counts.coded_bytes;
     if (counts.words > 0) {
@@ -96,6 +96,7 @@ Json gathers_of(const UnitGathers& gathers) {
     json["keys"] = counts.keys;
     json["resyncs"] = counts.resyncs;
   }
+  if (!gathers.resync_reason.empty()) json["resync_reason"] = gathers.resync_reason;
   if (gathers.decision) {
     json["predicted_raw_seconds"] = rounded(gathers.decision->predicted_raw_s);
     json["predicted_coded_seconds"] = rounded(gathers.decision->predicted_coded_s);
@@ -108,15 +109,15 @@ Json gathers_of(const UnitGathers& gathers) {
 // The reduces of one unit's gradients in one step.
 Json reduces_of(const UnitReduces& reduces) {
   const ReduceCounts& counts = reduces.counts;
-  Json json{{"unit", reduces.unit},
-            {"wire", codec::name_of(reduces.wire)},
-            {"runs", counts.runs},
-            {"raw_bytes", 2 * counts.words},
-            {"message_bytes", counts.coded_bytes},
-            {"encode_seconds", rounded(counts.encode_seconds)},
-            {"decode_seconds", rounded(counts.decode_seconds)},
-            {"seconds", rounded(counts.seconds)},
-            {"exposed_seconds", rounded(reduces.exposed_seconds)}};
+  Json json{{"unit", reduces.unit}, {"wire", codec::name_of(reduces.wire)}};
+  if (!codec::lossless(reduces.wire)) json["lossy"] = true;
+  json["runs"] = counts.runs;
+  json["raw_bytes"] = 2 * counts.words;
+  json["message_bytes"] = counts.coded_bytes;
+  json["encode_seconds"] = rounded(counts.encode_seconds);
+  json["decode_seconds"] = rounded(counts.decode_seconds);
+  json["seconds"] = rounded(counts.seconds);
+  json["exposed_seconds"] = rounded(reduces.exposed_seconds);
   if (reduces.decision) {
     json["predicted_bf16_seconds"] = rounded(reduces.decision->predicted_bf16_s);
     json["predicted_entropy_seconds"] = rounded(reduces.decision->predicted_entropy_s);

@@ -17,16 +17,17 @@
 //                   null where experts are gathered, left out where all are
 //   times           {seconds: [by rank], working, waiting, background: {phase: [seconds, by rank]}};
 //                   every times_interval() steps; phases that took no time are left out. See phase_clock.h
-//   gathers         of each unit that can travel coded: unit, method, words (of the unit), runs, unsent (of
-//                   a version that was held), raw_bytes (between nodes, had all runs been raw), seconds (of
-//                   the slowest rank), exposed_seconds (of the one that waited longest); by coded methods
-//                   also message_bytes (each part's once), bits_per_weight, encode_seconds, decode_seconds,
-//                   reference_bytes (of the rank that keeps most), keys, resyncs; where a gate decides also
+//   gathers         of each unit that can travel coded: unit, method, lossy (true, where it is), words (of
+//                   the unit), runs, unsent (of a version that was held), raw_bytes (between nodes, had all
+//                   runs been raw), seconds (of the slowest rank), exposed_seconds (of the one that waited
+//                   longest); by coded methods also message_bytes (each part's once), bits_per_weight,
+//                   encode_seconds, decode_seconds, reference_bytes (of the rank that keeps most), keys,
+//                   resyncs (of any rank, with resync_reason where there was one); where a gate decides also
 //                   predicted_raw_seconds, predicted_coded_seconds, window_seconds (that computing leaves
 //                   them), probe
-//   reduces         of each unit whose gradients cross nodes in bf16: unit, wire, runs, raw_bytes and
-//                   message_bytes (between nodes, before and after coding), encode_seconds, decode_seconds,
-//                   seconds, exposed_seconds (all as above); where a gate decides also
+//   reduces         of each unit whose gradients cross nodes in bf16: unit, wire, lossy (as above), runs,
+//                   raw_bytes and message_bytes (between nodes, before and after coding), encode_seconds,
+//                   decode_seconds, seconds, exposed_seconds (all as above); where a gate decides also
 //                   predicted_bf16_seconds, predicted_entropy_seconds, window_seconds, probe
 // Evaluations: step, heldout_loss, heldout_loss_by_file {name: loss}, seconds.
 #pragma once
