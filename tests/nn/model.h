@@ -100,6 +100,7 @@ struct Pass {
     }
     for (std::size_t l = 0; l < stats.size() && l < other.stats.size(); ++l) {
       stats[l].dropped += other.stats[l].dropped;
+      stats[l].dropped_random += other.stats[l].dropped_random;
       stats[l].z_loss += other.stats[l].z_loss;
     }
     if (stats.empty()) stats = other.stats;
