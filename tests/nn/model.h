@@ -219,6 +219,21 @@ inline Pass run_ranks(const ModelConfig& config, const Batch& batch,
   return total;
 }
 
+// Runs `body` as the only rank of a world, with a context for a step of `num_tokens`.
+inline void alone(const ModelConfig& config, std::int64_t num_tokens,
+                  const std::function<void(StepContext&)>& body) {
+  run_world(Topology::one_node(1), [&](Communicator& world) {
+    at::set_num_threads(1);
+    const auto placement = Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), 1, 1);
+    StepContext context;
+    context.step_tokens = context.step_targets = num_tokens;
+    context.world = &world;
+    context.routes.assign(static_cast<std::size_t>(config.num_layers), {&world, &placement});
+    context.stats.resize(static_cast<std::size_t>(config.num_layers));
+    body(context);
+  });
+}
+
 inline void expect_close(const at::Tensor& got, const at::Tensor& expected, double tolerance,
                          const std::string& name) {
   ASSERT_EQ(got.sizes(), expected.sizes()) << name;
