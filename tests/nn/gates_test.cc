@@ -11,7 +11,21 @@ namespace {
 
 constexpr std::int64_t kExperts = 8;
 
-ModelConfig config_for(const std::string& gate) {
+// Gates, and gates with options that change their formulas.
+const std::vector<std::string> kVariants{"gshard_random_second", "top_k_sigmoid"};
+
+std::vector<std::string> with_variants(std::vector<std::string> names) {
+  names.insert(names.end(), kVariants.begin(), kVariants.end());
+  return names;
+}
+
+std::string gate_of(const std::string& variant) {
+  if (variant == "gshard_random_second") return "gshard";
+  return variant == "top_k_sigmoid" ? "top_k" : variant;
+}
+
+ModelConfig config_for(const std::string& variant) {
+  const std::string gate = gate_of(variant);
   ModelConfig c;
   c.vocab_size = 13;
   c.num_layers = 1;
@@ -30,21 +44,31 @@ ModelConfig config_for(const std::string& gate) {
   if (gate == "expert_choice") options.capacity_factor = 1.0;
   if (gate == "sam") options.alignment_loss = 0.7;
   if (gate == "dense_to_sparse") options.threshold = 0.1;
+  options.random_second = variant == "gshard_random_second";
+  if (variant == "top_k_sigmoid") {  // DeepSeek-V3's
+    options.score = ScoreKind::kSigmoid;
+    options.normalise = Normalise::kBeforeDrop;
+    options.route_scale = 2.5;
+    options.bias_balance = true;
+  }
   return c;
 }
 
+// A bias as if balancing had been at work.
 GateStates states_for(const ModelConfig& c) {
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(c.vocab_size), 1);
-  return first_gate_states(c, 5, counts);
+  GateStates states = first_gate_states(c, 5, counts);
+  if (c.moe.gate.bias_balance) states.layers[0] = {0.3f, -0.2f, 0, 0.1f, -0.4f, 0.2f, 0, -0.1f};
+  return states;
 }
 
 class GateInModel : public ::testing::TestWithParam<std::string> {
  protected:
   ModelConfig config_ = config_for(GetParam());
-  const Gate& gate_ = gate_named(GetParam());
+  const Gate& gate_ = gate_named(gate_of(GetParam()));
 };
 
-INSTANTIATE_TEST_SUITE_P(Gates, GateInModel, ::testing::ValuesIn(gate_names()),
+INSTANTIATE_TEST_SUITE_P(Gates, GateInModel, ::testing::ValuesIn(with_variants(gate_names())),
                          [](const auto& info) { return info.param; });
 
 // ---- one layer's router, in training ----
@@ -92,11 +116,16 @@ at::Tensor plain_sum(const ModelConfig& c, const Routed& routed, const at::Tenso
   const at::Tensor raw = at::matmul(x, router.t());
   const at::Tensor h =
       (raw + at::tensor(routed.noise, at::kDouble).view({tokens, kExperts})) / routed.temperature;
+  const bool sigmoids = c.moe.gate.score == ScoreKind::kSigmoid;
+  const at::Tensor s = at::sigmoid(h);
   const at::Tensor p = name == "k_top_1" ? at::softmax(h.view({tokens, 2, kExperts / 2}), 2).view(h.sizes())
+                       : sigmoids        ? s / s.sum(1, true)
                                          : at::softmax(h, 1);
-  const at::Tensor scores = name == "base" ? at::sigmoid(h) : p;
+  const at::Tensor scores = name == "base" || sigmoids ? s : p;
   at::Tensor weights = scores.gather(1, ids.clamp_min(0));
-  if (name == "gshard") weights = weights / weights.sum(1, true);
+  // Of the two best, whether or not the second is left out.
+  if (name == "gshard") weights = weights / std::get<0>(at::topk(p, 2, 1)).sum(1, true);
+  if (sigmoids) weights = weights / weights.sum(1, true) * c.moe.gate.route_scale;
   at::Tensor sum = (at::where(kept, weights, 0.0) * g).sum();
   if (name == "base" || name == "expert_choice") return sum;
 
@@ -128,6 +157,10 @@ TEST_P(GateInModel, WeightsLossesAndGradientsEqualThePlainFormula) {
   const at::Tensor router =
       gate_.has_router ? normal({kExperts, 16}, "router", 0.3).requires_grad_() : at::Tensor();
   const Routed routed = run_router(config_, x, router);
+  if (config_.moe.gate.random_second) {
+    EXPECT_GT(routed.routing.plan.dropped_random, 0);
+    EXPECT_LT(routed.routing.plan.dropped_random, 24);
+  }
   const at::Tensor g = normal({24, routed.routing.plan.num_choices}, "g");
   at::Tensor sum = (routed.routing.weights * g).sum();
   if (routed.routing.auxiliary.defined()) sum = sum + routed.routing.auxiliary;
@@ -145,12 +178,23 @@ TEST_P(GateInModel, WeightsLossesAndGradientsEqualThePlainFormula) {
   expect_close(router.grad(), router64.grad(), 2e-5, "router");
 }
 
+TEST(SigmoidGate, ChoosesByBiasedScoresInTheModel) {
+  const ModelConfig c = config_for("top_k_sigmoid");
+  const at::Tensor x = normal({24, 16}, "x"), router = normal({kExperts, 16}, "router", 0.3);
+  const Routed routed = run_router(c, x, router);
+  const at::Tensor s = at::sigmoid(at::matmul(x, router.t()));
+  const auto best = [](const at::Tensor& scores) { return std::get<1>(at::topk(scores, 2, 1)); };
+  const at::Tensor ids = at::tensor(routed.routing.plan.expert_ids, at::kLong).view({24, 2});
+  EXPECT_TRUE(at::equal(ids, best(s + at::tensor(states_for(c).layers[0]))));
+  EXPECT_FALSE(at::equal(ids, best(s)));
+}
+
 // ---- the whole model ----
 
 const std::vector<std::vector<std::int64_t>> kSplits{{2, 4}, {3, 0, 3}, {1, 2, 0, 3}};
 
 class GateOfAnyLayout : public GateInModel {};
-INSTANTIATE_TEST_SUITE_P(Gates, GateOfAnyLayout, ::testing::ValuesIn(gates_where(any_layout)),
+INSTANTIATE_TEST_SUITE_P(Gates, GateOfAnyLayout, ::testing::ValuesIn(with_variants(gates_where(any_layout))),
                          [](const auto& info) { return info.param; });
 class GateWithPriority : public GateInModel {};
 INSTANTIATE_TEST_SUITE_P(Gates, GateWithPriority, ::testing::ValuesIn(gates_where(takes_priority)),
@@ -164,12 +208,14 @@ TEST_P(GateOfAnyLayout, TheSameStepOnOneToFourRanks) {
   const Batch batch = batch_of(config_, 6, 4);
   const Pass one = run_ranks(config_, batch, {6});
   EXPECT_EQ(one.stats[0].dropped > 0, gate_.capacity == Gate::Capacity::kOptional);
+  EXPECT_EQ(one.stats[0].dropped_random > 0, config_.moe.gate.random_second);
   for (const auto& split : kSplits) {
     SCOPED_TRACE(fmt::format("{} ranks", split.size()));
     const Pass pass = run_ranks(config_, batch, split);
     expect_same_step(pass, one);
     EXPECT_EQ(pass.stats[0].chosen, one.stats[0].chosen);
     EXPECT_EQ(pass.stats[0].dropped, one.stats[0].dropped);
+    EXPECT_EQ(pass.stats[0].dropped_random, one.stats[0].dropped_random);
   }
 }
 
@@ -189,14 +235,17 @@ TEST_P(GateInModel, RightPaddingChangesNothing) {
   padded.ids = at::cat({plain.ids, at::zeros({4, 3}, at::kLong)}, 1);
   padded.targets = at::cat({plain.targets, at::full({4, 3}, -1, at::kLong)}, 1);
   for (int t = 0; t < 32; ++t) padded.mask.push_back(t % 8 < 5);
-  // Noise and shuffles go by token, and padding moves tokens.
-  if (gate_.noise || GetParam() == "base") {
-    EXPECT_EQ(run_ranks(config_, padded, {4}).stats[0].chosen.size(), static_cast<std::size_t>(kExperts));
-    return;
-  }
-  const Pass expected = run_ranks(config_, plain, {4}), pass = run_ranks(config_, padded, {4});
+  // Random choices and shuffles go by token, and padding moves tokens: there, evaluation.
+  PassOptions options;
+  options.training = !gate_.noise && GetParam() != "base" && !config_.moe.gate.random_second;
+  const Pass expected = run_ranks(config_, plain, {4}, options), pass = run_ranks(config_, padded, {4}, options);
+  EXPECT_EQ(expected.gradients.empty(), !options.training);
   expect_same_step(pass, expected);
   EXPECT_EQ(pass.stats[0].chosen, expected.stats[0].chosen);
+  EXPECT_GT(expected.stats[0].chosen[0], 0);
+  EXPECT_NEAR(pass.stats[0].balance_loss, expected.stats[0].balance_loss, 1e-6);
+  EXPECT_NEAR(pass.stats[0].z_loss, expected.stats[0].z_loss, 1e-5);
+  EXPECT_NEAR(pass.stats[0].gate_loss, expected.stats[0].gate_loss, 1e-6);
 }
 
 TEST_P(GateWithLogits, ADroppedNonFiniteTokenLeavesTheOthersAndTheGradientsFinite) {

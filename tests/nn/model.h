@@ -100,6 +100,7 @@ struct Pass {
     }
     for (std::size_t l = 0; l < stats.size() && l < other.stats.size(); ++l) {
       stats[l].dropped += other.stats[l].dropped;
+      stats[l].dropped_random += other.stats[l].dropped_random;
       stats[l].z_loss += other.stats[l].z_loss;
     }
     if (stats.empty()) stats = other.stats;
@@ -216,6 +217,21 @@ inline Pass run_ranks(const ModelConfig& config, const Batch& batch,
   }
   total.hidden = at::cat(hidden, 0);
   return total;
+}
+
+// Runs `body` as the only rank of a world, with a context for a step of `num_tokens`.
+inline void alone(const ModelConfig& config, std::int64_t num_tokens,
+                  const std::function<void(StepContext&)>& body) {
+  run_world(Topology::one_node(1), [&](Communicator& world) {
+    at::set_num_threads(1);
+    const auto placement = Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), 1, 1);
+    StepContext context;
+    context.step_tokens = context.step_targets = num_tokens;
+    context.world = &world;
+    context.routes.assign(static_cast<std::size_t>(config.num_layers), {&world, &placement});
+    context.stats.resize(static_cast<std::size_t>(config.num_layers));
+    body(context);
+  });
 }
 
 inline void expect_close(const at::Tensor& got, const at::Tensor& expected, double tolerance,

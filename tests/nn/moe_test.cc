@@ -1,3 +1,5 @@
+#include <ostream>
+
 #include "moesaic/core/error.h"
 #include "moesaic/nn/moe_experts.h"
 #include "moesaic/nn/router.h"
@@ -17,21 +19,6 @@ ModelConfig moe_config(std::int64_t num_experts, std::int64_t top_k, std::int64_
   c.moe.balance_loss = 1.0;
   c.moe.z_loss = 0.0;
   return c;
-}
-
-// Runs `body` as the only rank of a world, with a context for a step of `num_tokens`.
-void alone(const ModelConfig& config, std::int64_t num_tokens,
-           const std::function<void(StepContext&)>& body) {
-  run_world(Topology::one_node(1), [&](Communicator& world) {
-    at::set_num_threads(1);
-    const auto placement = Placement::contiguous(static_cast<int>(config.moe.gate.num_experts), 1, 1);
-    StepContext context;
-    context.step_tokens = context.step_targets = num_tokens;
-    context.world = &world;
-    context.routes.assign(static_cast<std::size_t>(config.num_layers), {&world, &placement});
-    context.stats.resize(static_cast<std::size_t>(config.num_layers));
-    body(context);
-  });
 }
 
 // Inputs and a router whose logits are the given rows, [T,E] with E <= 4.
@@ -100,6 +87,126 @@ TEST(Losses, HuggingFacesConventionConcatenatesLayersInValueAndGradient) {
     EXPECT_NEAR(sum.item<double>(), expected.item<double>(), 1e-5);
     expect_close(a.x.grad(), xa.grad(), 1e-5, "layer 0");
     expect_close(b.x.grad(), xb.grad(), 1e-5, "layer 1");
+  });
+}
+
+// ---- scopes of the balance loss ----
+
+// Three sequences of 4 positions on two ranks; 4, 2 and 3 of them are tokens, the rest is padding.
+constexpr std::int64_t kPositions = 4, kTokens = 9;
+// The step has another micro-step of 6 tokens.
+constexpr std::int64_t kStepTokens = kTokens + 6;
+const std::vector<std::vector<std::uint8_t>> kMasks{{1, 1, 1, 1, 1, 1, 0, 0}, {1, 1, 1, 0}};
+
+struct ScopeCase {
+  const char* name;
+  BalanceScope scope;
+  const char* gate;
+  ScoreKind score = ScoreKind::kSoftmax;
+  bool training = true;
+};
+
+void PrintTo(const ScopeCase& scope_case, std::ostream* out) { *out << scope_case.name; }
+
+class BalanceScopes : public ::testing::TestWithParam<ScopeCase> {
+ protected:
+  ModelConfig config() const {
+    ModelConfig c = moe_config(4, std::string(GetParam().gate) == "dense_to_sparse" ? 1 : 2);
+    c.moe.gate.name = GetParam().gate;
+    c.moe.gate.score = GetParam().score;
+    if (c.moe.gate.name == "dense_to_sparse") c.moe.gate.threshold = 0.25;
+    c.moe.balance_scope = GetParam().scope;
+    return c;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Gates, BalanceScopes,
+    ::testing::Values(ScopeCase{"rank_top_k", BalanceScope::kRank, "top_k"},
+                      ScopeCase{"sequence_top_k", BalanceScope::kSequence, "top_k"},
+                      ScopeCase{"rank_sigmoid", BalanceScope::kRank, "top_k", ScoreKind::kSigmoid},
+                      ScopeCase{"sequence_sigmoid", BalanceScope::kSequence, "top_k", ScoreKind::kSigmoid},
+                      ScopeCase{"rank_gshard", BalanceScope::kRank, "gshard"},
+                      ScopeCase{"sequence_gshard", BalanceScope::kSequence, "gshard"},
+                      // Without its noise.
+                      ScopeCase{"rank_dense_to_sparse", BalanceScope::kRank, "dense_to_sparse",
+                                ScoreKind::kSoftmax, false},
+                      ScopeCase{"sequence_dense_to_sparse", BalanceScope::kSequence, "dense_to_sparse",
+                                ScoreKind::kSoftmax, false}),
+    [](const auto& info) { return info.param.name; });
+
+// factor * sum_e f_e P_e of tokens h [t,E], fp64.
+at::Tensor plain_balance(const ModelConfig& c, const at::Tensor& h) {
+  if (c.moe.gate.name == "dense_to_sparse") {
+    const at::Tensor q = at::softmax(h / c.moe.gate.first_temperature, 1), kept = q * (q > 0.25);
+    return (kept.sum(0) / kept.sum() * kept.mean(0)).sum() * 4.0;
+  }
+  const at::Tensor s = at::sigmoid(h);
+  const at::Tensor p = c.moe.gate.score == ScoreKind::kSigmoid ? s / s.sum(1, true) : at::softmax(h, 1);
+  const std::int64_t counted = c.moe.gate.name == "gshard" ? 1 : 2;
+  const at::Tensor ids = std::get<1>(at::topk(h.detach(), counted, 1));
+  const at::Tensor f = at::one_hot(ids, 4).to(at::kDouble).sum(1).mean(0);
+  return (f * p.mean(0)).sum() * (4.0 / static_cast<double>(counted));
+}
+
+TEST_P(BalanceScopes, WeighEachRankOrSequenceByItsShareOfTheStepsTokens) {
+  const ModelConfig c = config();
+  const std::vector<at::Tensor> values{normal({8, 4}, "rank 0"), normal({4, 4}, "rank 1")};
+  std::vector<at::Tensor> gradients(2);
+  std::vector<double> auxiliary(2), stats(2);
+  run_world(Topology::one_node(2), [&](Communicator& world) {
+    at::set_num_threads(1);
+    const auto r = static_cast<std::size_t>(world.rank());
+    StepContext context;
+    context.training = GetParam().training;
+    context.step_tokens = context.step_targets = kStepTokens;
+    context.world = &world;
+    context.stats.resize(1);
+    context.mask = kMasks[r];
+    const Logits l(values[r]);
+    const at::Tensor loss = route(c, 0, l.x, l.weight, kPositions, context).auxiliary;
+    stats[r] = context.stats[0].balance_loss;
+    if (!context.training) return;
+    torch::autograd::backward({loss}, {});
+    auxiliary[r] = loss.item<double>();
+    gradients[r] = l.x.grad();
+  });
+
+  // L of each group of tokens times its number of tokens.
+  std::vector<at::Tensor> h;
+  at::Tensor expected = at::zeros({}, at::kDouble);
+  for (std::size_t r = 0; r < 2; ++r) {
+    h.push_back(values[r].to(at::kDouble).requires_grad_());
+    const std::int64_t positions = values[r].size(0);
+    const std::int64_t group = GetParam().scope == BalanceScope::kRank ? positions : kPositions;
+    for (std::int64_t begin = 0; begin < positions; begin += group) {
+      std::vector<std::int64_t> rows;
+      for (std::int64_t t = begin; t < begin + group; ++t) {
+        if (kMasks[r][static_cast<std::size_t>(t)]) rows.push_back(t);
+      }
+      const at::Tensor loss = plain_balance(c, h[r].index_select(0, at::tensor(rows, at::kLong)));
+      expected = expected + loss * static_cast<double>(rows.size());
+    }
+  }
+  // Reported: the mean of this micro-step, on every rank.
+  EXPECT_NEAR(stats[0], expected.item<double>() / kTokens, 1e-6);
+  EXPECT_EQ(stats[1], stats[0]);
+  if (!GetParam().training) return;
+  expected = expected / static_cast<double>(kStepTokens);
+  torch::autograd::backward({expected}, {});
+  EXPECT_NEAR(auxiliary[0] + auxiliary[1], expected.item<double>(), 1e-6);
+  for (std::size_t r = 0; r < 2; ++r) expect_close(gradients[r], h[r].grad(), 1e-5, "logits");
+}
+
+TEST(Router, LogitsThatBf16WouldTieChooseTheLargestWhateverTheModelsDtype) {
+  const ModelConfig c = moe_config(3, 1);
+  alone(c, 1, [&](StepContext& context) {
+    const at::Tensor x = at::tensor({1.0f, 0.0f, 0.0f, 0.0f}).unsqueeze(0).to(at::kBFloat16);
+    const at::Tensor router = at::constant_pad_nd(at::tensor({1.0f, 1.001f, 1.002f}).unsqueeze(1), {0, 3});
+    const Routing routing = route(c, 0, x, router, 1, context);
+    EXPECT_EQ(routing.plan.expert_ids, (std::vector<std::int32_t>{2}));
+    EXPECT_EQ(routing.weights.scalar_type(), at::kFloat);
+    EXPECT_FLOAT_EQ(routing.weights[0][0].item<float>(), 1.0f / (1.0f + std::exp(-0.001f) + std::exp(-0.002f)));
   });
 }
 
@@ -217,15 +324,6 @@ TEST(Experts, GradientsAgreeWithFiniteDifferences) {
       expect_close(t->grad(), difference, 2e-3, "gradient");
     }
     EXPECT_EQ(experts.w_in.grad()[1].abs().max().item<float>(), 0.0f);
-  });
-}
-
-TEST(Experts, StridedInputsAreReadAsWhatTheyMean) {
-  alone(moe_config(3, 2), 3, [](StepContext& context) {
-    const Experts experts;
-    const at::Tensor strided = experts.x.detach().t().contiguous().t();
-    ASSERT_FALSE(strided.is_contiguous());
-    EXPECT_TRUE(at::equal(experts(context, strided), experts(context, experts.x)));
   });
 }
 
