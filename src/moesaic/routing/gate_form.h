@@ -112,8 +112,8 @@ struct Gate {
 const Gate& gate_named(std::string_view name);
 std::vector<std::string> gate_names();
 
-// Options that only some gates read (Gate::own_options): the first takes those that options.name does not read
-// back to their defaults; the second refuses other values than these.
+// Options that only some gates read (Gate::own_options): the first takes those that options.name does not
+// read back to their defaults; the second refuses other values than these.
 GateOptions without_foreign_options(GateOptions options);
 void refuse_foreign_options(const GateOptions& options);
 

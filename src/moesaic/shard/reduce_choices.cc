@@ -50,7 +50,8 @@ ReduceChoices::ReduceChoices(ShardedModel& model, std::optional<codec::GradientW
                              const Calibration& calibration, int reduces_per_step)
     : model_(&model) {
   for (auto& unit : model.units()) {
-    // Of an expert unit one rank's group may cross nodes and another's not; all gather facts of the same units.
+    // Of an expert unit one rank's group may cross nodes and another's not; all gather facts of the same
+    // units.
     if (!unit->codable()) continue;
     units_.push_back({.unit = unit.get(), .gate = {}, .counts_before = {}});
     if (wire || !unit->reduces_across_nodes()) continue;

@@ -37,7 +37,7 @@ class ReduceChoices {
   // Of step `step`, ascending. `plain`: whatever the gates would say, they are not asked.
   void choose(std::int64_t step, bool plain = false);
   // What was summed since choose(); of the units that have a choice, in their order. Nothing may be on its
-  // way. Sends 64 bytes a codable() unit from every rank to every other.
+  // way. Sends 72 bytes a codable() unit from every rank to every other.
   std::vector<UnitReduces> observe();
 
  private:
