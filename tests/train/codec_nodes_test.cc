@@ -1,5 +1,4 @@
-// Gathers and reduces that are chosen by gates, where only some groups of ranks
-// cross between nodes.
+// Gathers and reduces that are chosen by gates, where only some groups of ranks cross between nodes.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +11,7 @@ namespace {
 
 using codec::Method;
 
-// Three steps, then those after the hundredth, by when every gate that has
-// another way to try tries it.
+// Three steps, then those after the hundredth, by when every gate that has another way to try tries it.
 Outcome probed(const Config& config, const std::vector<int>& node_of_rank) {
   TensorCollection parameters;
   Outcome outcome;
@@ -32,8 +30,7 @@ Outcome probed(const Config& config, const std::vector<int>& node_of_rank) {
         const auto unit = std::ranges::find_if(trainer.model().units(), [&](const auto& candidate) {
           return candidate->layout().spec().name == gathers.unit;
         });
-        // A gate is asked exactly where the unit's ranks are on more than one
-        // node.
+        // A gate is asked exactly where the unit's ranks are on more than one node.
         EXPECT_EQ(gathers.decision.has_value(),
                   !config.codec.method && (*unit)->gather_group().topology().num_nodes() > 1)
             << gathers.unit << " of rank " << trainer.world().rank();
@@ -45,9 +42,9 @@ Outcome probed(const Config& config, const std::vector<int>& node_of_rank) {
   return outcome;
 }
 
-// Owners of the same experts are ranks 0 and 2, and 1 and 3: on one node each.
+// Owners of the same experts are ranks 0 and 2, and 1 and 3: on one node each, or one pair of them.
 TEST(CodedTraining, GatesAreAskedOnlyOfUnitsWhoseRanksAreOnSeveralNodes) {
-  for (const std::vector<int>& node_of_rank : {std::vector<int>{0, 1, 0, 1}}) {
+  for (const std::vector<int>& node_of_rank : {std::vector<int>{0, 1, 0, 1}, std::vector<int>{0, 0, 0, 1}}) {
     SCOPED_TRACE(fmt::format("nodes {}", fmt::join(node_of_rank, " ")));
     const TempFolder folder;
     Config config = bf16_run(folder);
@@ -62,8 +59,7 @@ TEST(CodedTraining, GatesAreAskedOnlyOfUnitsWhoseRanksAreOnSeveralNodes) {
   }
 }
 
-// Owners are ranks 0 and 2, and 1 and 3; each pair is on two nodes. Rank 0
-// writes the log.
+// Owners are ranks 0 and 2, and 1 and 3; each pair is on two nodes. Rank 0 writes the log.
 TEST(CodedTraining, AResyncBetweenOtherRanksIsInEveryReport) {
   const TempFolder folder;
   Config config = bf16_run(folder);

@@ -85,12 +85,21 @@ ShardedModel::ShardedModel(const ModelConfig& config, const ParallelOptions& opt
 }
 
 bool ShardedModel::chooses_routes() const {
-  return std::ranges::any_of(routes_, [](const ExpertRoute& route) {
-    return !route.dispatch.route && route.group->topology().num_nodes() > 1;
-  });
+  const bool asked = std::ranges::any_of(
+      routes_, [&](const ExpertRoute& route) { return route.group == &exchange_ && !route.dispatch.route; });
+  if (!asked) return false;
+  // A group is a range of ranks.
+  for (int rank = 1; rank < world_->size(); ++rank) {
+    if (placement_.group_of(rank) == placement_.group_of(rank - 1) &&
+        world_->topology().node_of(rank) != world_->topology().node_of(rank - 1)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void ShardedModel::set_calibration(const Calibration& calibration) {
+  if (exchange_.topology().num_nodes() == 1) return;
   route_prices_.emplace(exchange_.topology(), calibration);
   for (ExpertRoute& route : routes_) {
     if (route.group == &exchange_) route.dispatch.prices = &*route_prices_;

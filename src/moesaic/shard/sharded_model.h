@@ -34,7 +34,7 @@ class ShardedModel {
   std::span<const StageSpec> stages() const { return stages_; }
   // Experts routes of every layer, for StepContext.
   const std::vector<ExpertRoute>& routes() const { return routes_; }
-  // Whether some layer's tokens cross nodes by a route that is chosen for each dispatch.
+  // Whether some layer's tokens cross nodes, on any rank, by a route that is chosen for each dispatch.
   bool chooses_routes() const;
   // What those choices go by from now on; equal on all ranks.
   void set_calibration(const Calibration& calibration);
