@@ -238,7 +238,8 @@ TEST_P(GateInModel, RightPaddingChangesNothing) {
   // Random choices and shuffles go by token, and padding moves tokens: there, evaluation.
   PassOptions options;
   options.training = !gate_.noise && GetParam() != "base" && !config_.moe.gate.random_second;
-  const Pass expected = run_ranks(config_, plain, {4}, options), pass = run_ranks(config_, padded, {4}, options);
+  const Pass expected = run_ranks(config_, plain, {4}, options),
+             pass = run_ranks(config_, padded, {4}, options);
   EXPECT_EQ(expected.gradients.empty(), !options.training);
   expect_same_step(pass, expected);
   EXPECT_EQ(pass.stats[0].chosen, expected.stats[0].chosen);

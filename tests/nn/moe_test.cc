@@ -206,7 +206,8 @@ TEST(Router, LogitsThatBf16WouldTieChooseTheLargestWhateverTheModelsDtype) {
     const Routing routing = route(c, 0, x, router, 1, context);
     EXPECT_EQ(routing.plan.expert_ids, (std::vector<std::int32_t>{2}));
     EXPECT_EQ(routing.weights.scalar_type(), at::kFloat);
-    EXPECT_FLOAT_EQ(routing.weights[0][0].item<float>(), 1.0f / (1.0f + std::exp(-0.001f) + std::exp(-0.002f)));
+    EXPECT_FLOAT_EQ(routing.weights[0][0].item<float>(),
+                    1.0f / (1.0f + std::exp(-0.001f) + std::exp(-0.002f)));
   });
 }
 

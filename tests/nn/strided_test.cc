@@ -1,5 +1,5 @@
-// Every operation on tensors gives for strided ones what it gives for contiguous ones, forward and backward, or
-// refuses them.
+// Every operation on tensors gives for strided ones what it gives for contiguous ones, forward and backward,
+// or refuses them.
 #include <ostream>
 
 #include "moesaic/core/error.h"
@@ -119,8 +119,7 @@ RoutingPlan some_plan() {
 
 Choices choices_of(const GateOptions& options, const at::Tensor& logits) {
   const at::Tensor rows = logits.detach().contiguous();
-  return choose(options,
-                {.logits = {rows.const_data_ptr<float>(), static_cast<std::size_t>(rows.numel())}});
+  return choose(options, {.logits = {rows.const_data_ptr<float>(), static_cast<std::size_t>(rows.numel())}});
 }
 
 void append(std::vector<Operation>& all, std::string name, Tensors inputs,
@@ -131,7 +130,8 @@ void append(std::vector<Operation>& all, std::string name, Tensors inputs,
 
 void append_blocks(std::vector<Operation>& all) {
   const ModelConfig c = small_model();
-  const at::Tensor x = normal({kSequences, kPositions, kWidth}, "x"), rows = normal({kTokens, kWidth}, "rows");
+  const at::Tensor x = normal({kSequences, kPositions, kWidth}, "x"),
+                   rows = normal({kTokens, kWidth}, "rows");
   const at::Tensor heads = normal({kSequences, 2, kPositions, 4}, "heads");
   append(all, "rms_norm", {x, normal({kWidth}, "w")},
          [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1], 1e-5)}; });
@@ -204,10 +204,10 @@ void append_stages(std::vector<Operation>& all) {
                    }});
     if (stage.kind != StageKind::kHead) continue;
     inputs.push_back(token_ids(kSequences, kPositions, 9));
-    all.push_back({"head_with_loss", c, inputs, [c, stage, units_of](const Tensors& in, StepContext& context) {
-                     return Tensors{
-                         run_head_with_loss(c, stage, units_of(in), in[0], in.back(), context).value};
-                   }});
+    all.push_back(
+        {"head_with_loss", c, inputs, [c, stage, units_of](const Tensors& in, StepContext& context) {
+           return Tensors{run_head_with_loss(c, stage, units_of(in), in[0], in.back(), context).value};
+         }});
   }
 }
 
@@ -265,7 +265,8 @@ void append_experts(std::vector<Operation>& all) {
   const at::Tensor w_in = normal({kExperts, 12, kWidth}, "in", 0.5),
                    w_out = normal({kExperts, kWidth, 6}, "out", 0.5);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    all.push_back({type == at::kFloat ? "moe_experts" : "moe_experts_bf16", small_model(),
+    all.push_back({type == at::kFloat ? "moe_experts" : "moe_experts_bf16",
+                   small_model(),
                    {x.to(type), weights, w_in.to(type), w_out.to(type)},
                    [](const Tensors& in, StepContext& context) {
                      return Tensors{moe_experts(context.routes[0], Activation::kSwiGlu, some_plan(), in[0],
@@ -274,34 +275,37 @@ void append_experts(std::vector<Operation>& all) {
   }
 
   // The arithmetic below: on memory as it lies.
-  const ExpertInput input = expert_input({DType::kF32, true, 2, 3, 2}, {0, 2, 3}, {0, 1, 1}, {0.5f, 1.0f, 2.0f});
+  const ExpertInput input =
+      expert_input({DType::kF32, true, 2, 3, 2}, {0, 2, 3}, {0, 1, 1}, {0.5f, 1.0f, 2.0f});
   const at::Tensor in = normal({2, 4, 3}, "in"), out = normal({2, 3, 2}, "out"), r = normal({2, 3}, "r"),
                    slots = normal({3, 3}, "slots");
   for (const ProductKind kind : {ProductKind::kPanels, ProductKind::kLibrary}) {
     const std::string suffix = kind == ProductKind::kPanels ? "_panels" : "_library";
-    append(all, "experts_forward" + suffix, {in, out},
-           [=](const Tensors& t) {
-             const at::NoGradGuard no_grad;
-             return Tensors{experts_forward(kind, input, r.data_ptr(), t[0], t[1], false).outputs};
-           },
-           /*refuses=*/true);
+    append(
+        all, "experts_forward" + suffix, {in, out},
+        [=](const Tensors& t) {
+          const at::NoGradGuard no_grad;
+          return Tensors{experts_forward(kind, input, r.data_ptr(), t[0], t[1], false).outputs};
+        },
+        /*refuses=*/true);
     const at::Tensor before = experts_forward(kind, input, r.data_ptr(), in, out, true).before;
-    append(all, "experts_backward" + suffix, {in, out},
-           [=](const Tensors& t) {
-             const at::NoGradGuard no_grad;
-             const ExpertBackward back =
-                 experts_backward(kind, input, r.data_ptr(), r.data_ptr(), before, t[0], t[1]);
-             return Tensors{back.d_inputs, back.d_w_in, back.d_w_out};
-           },
-           /*refuses=*/true);
+    append(
+        all, "experts_backward" + suffix, {in, out},
+        [=](const Tensors& t) {
+          const at::NoGradGuard no_grad;
+          const ExpertBackward back =
+              experts_backward(kind, input, r.data_ptr(), r.data_ptr(), before, t[0], t[1]);
+          return Tensors{back.d_inputs, back.d_w_in, back.d_w_out};
+        },
+        /*refuses=*/true);
   }
-  append(all, "sum_slots", {slots}, [=](const Tensors& t) { return Tensors{sum_slots(input, t[0], true)}; },
-         /*refuses=*/true);
-  append(all, "slot_gradients", {slots},
-         [=](const Tensors& t) {
-           return Tensors{at::tensor(slot_gradients(input, r.data_ptr(), t[0]))};
-         },
-         /*refuses=*/true);
+  append(
+      all, "sum_slots", {slots}, [=](const Tensors& t) { return Tensors{sum_slots(input, t[0], true)}; },
+      /*refuses=*/true);
+  append(
+      all, "slot_gradients", {slots},
+      [=](const Tensors& t) { return Tensors{at::tensor(slot_gradients(input, r.data_ptr(), t[0]))}; },
+      /*refuses=*/true);
 }
 
 std::vector<Operation> operations() {

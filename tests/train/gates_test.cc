@@ -205,7 +205,8 @@ TEST(PerLayer, ALayerWithAnotherGateDoesNotInheritWhatItWouldIgnoreButMayNotSetI
             per_layer + "]",
         "test", folder.path());
   };
-  const Config config = parse("'0.gate=hash', '0.top_k=1', '2.num_groups=2', '2.gate=sam', '1.kept_groups=3'");
+  const Config config =
+      parse("'0.gate=hash', '0.top_k=1', '2.num_groups=2', '2.gate=sam', '1.kept_groups=3'");
   const GateOptions &hash = moe_of(config.model, 0).gate, &top_k = moe_of(config.model, 1).gate,
                     &sam = moe_of(config.model, 2).gate;
   EXPECT_EQ(hash.score, ScoreKind::kSoftmax);

@@ -45,8 +45,8 @@ struct Choices {
   std::vector<std::int32_t> expert_ids;  // [T,K]; -1 = absent, or left out at random
   // [T,K]: the same with those that are left out at random (Gate::leave_out); empty where there are none.
   std::vector<std::int32_t> before_leaving_out;
-  std::vector<std::int64_t> counts;      // [rounds,E] tokens whose choice of that round is e
-  std::vector<std::uint8_t> valid;       // [T]; neither padding nor non-finite
+  std::vector<std::int64_t> counts;  // [rounds,E] tokens whose choice of that round is e
+  std::vector<std::uint8_t> valid;   // [T]; neither padding nor non-finite
   std::int64_t valid_tokens = 0;
   std::int64_t masked_tokens = 0;
   std::int64_t non_finite_tokens = 0;
@@ -58,7 +58,8 @@ struct Choices {
   std::vector<float> probability_sums;  // [sum_groups,E] over valid tokens
 };
 
-// [T,K]: what Normalise::kBeforeDrop adds up over. Choices that are left out at random still share the weight.
+// [T,K]: what Normalise::kBeforeDrop adds up over. Choices that are left out at random still share the
+// weight.
 inline const std::vector<std::int32_t>& ids_before_drop(const Choices& choices) {
   return choices.before_leaving_out.empty() ? choices.expert_ids : choices.before_leaving_out;
 }

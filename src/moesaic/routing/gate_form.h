@@ -77,8 +77,7 @@ struct Gate {
   // away.
   void (*choose)(const GateOptions&, const GateInput&, std::span<std::int32_t> ids) = nullptr;
   // In training, after `choose`: -1 for choices that are left out at random. They take no slot, but share the
-  // weight where it is normalised before drops. Of ordered gates,
-  // and not with by_softmax.
+  // weight where it is normalised before drops. Of ordered gates, and not with by_softmax.
   void (*leave_out)(const GateOptions&, const GateInput&, std::span<std::int32_t> ids) = nullptr;
   // For gates that look at tokens together.
   Gathering (*gathering)(const GateOptions&, bool training) = nullptr;
@@ -112,8 +111,8 @@ struct Gate {
 const Gate& gate_named(std::string_view name);
 std::vector<std::string> gate_names();
 
-// Options that only some gates read (Gate::own_options): the first takes those that options.name does not read
-// back to their defaults; the second refuses other values than these.
+// Options that only some gates read (Gate::own_options): the first takes those that options.name does not
+// read back to their defaults; the second refuses other values than these.
 GateOptions without_foreign_options(GateOptions options);
 void refuse_foreign_options(const GateOptions& options);
 

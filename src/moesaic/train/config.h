@@ -107,8 +107,8 @@ Config load_config(const std::filesystem::path& path, std::span<const std::strin
 Config parse_config(std::string_view text, std::string_view source, const std::filesystem::path& folder,
                     std::span<const std::string> overrides = {});
 
-// Fills model.own_moe from moe_per_layer: model.moe with what a layer has otherwise. A layer with another gate
-// does not inherit options that only other gates read. InvalidArgument as for overrides.
+// Fills model.own_moe from moe_per_layer: model.moe with what a layer has otherwise. A layer with another
+// gate does not inherit options that only other gates read. InvalidArgument as for overrides.
 void read_layers(Config& config);
 
 // What a user should know before training: gates that look across the batch, and the like. One line each.
