@@ -12,6 +12,11 @@ void require_shape(std::string_view name, const at::Tensor& tensor, at::IntArray
           fmt::join(tensor.sizes(), ", "));
 }
 
+void require_contiguous(std::string_view name, const at::Tensor& tensor) {
+  require(tensor.is_contiguous(), "{}: expected contiguous memory, got strides [{}] of shape [{}]", name,
+          fmt::join(tensor.strides(), ", "), fmt::join(tensor.sizes(), ", "));
+}
+
 at::ScalarType scalar_type(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
 
 DType compute_dtype(std::string_view name, const at::Tensor& tensor) {

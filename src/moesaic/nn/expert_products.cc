@@ -9,6 +9,7 @@
 #include "moesaic/kernels/activation.h"
 #include "moesaic/kernels/ordered_sum.h"
 #include "moesaic/kernels/permute.h"
+#include "moesaic/nn/checks.h"
 #include "moesaic/nn/parallel.h"
 
 namespace moesaic {
@@ -100,6 +101,11 @@ ExpertBackward library_backward(const ExpertInput& input, const void* g, const v
   return result;
 }
 
+void require_weights(const at::Tensor& w_in, const at::Tensor& w_out) {
+  require_contiguous("experts' w_in", w_in);
+  require_contiguous("experts' w_out", w_out);
+}
+
 // Calls body(first row, number of rows) for pieces of the rows, on several threads.
 template <typename Body>
 void over_rows(const ExpertInput& input, const Body& body) {
@@ -140,6 +146,7 @@ ExpertInput expert_input(const kernels::ExpertShape& shape, std::vector<std::int
 
 ExpertForward experts_forward(ProductKind kind, const ExpertInput& input, const void* rows,
                               const at::Tensor& w_in, const at::Tensor& w_out, bool keep) {
+  require_weights(w_in, w_out);
   if (kind == ProductKind::kLibrary) return library_forward(input, rows, w_in, w_out);
   ExpertForward result;
   result.outputs = new_rows(w_in, input.num_slots(), input.shape.width);
@@ -153,6 +160,8 @@ ExpertForward experts_forward(ProductKind kind, const ExpertInput& input, const 
 
 ExpertBackward experts_backward(ProductKind kind, const ExpertInput& input, const void* g, const void* rows,
                                 const at::Tensor& before, const at::Tensor& w_in, const at::Tensor& w_out) {
+  require_weights(w_in, w_out);
+  require_contiguous("experts' pre-activations", before);
   if (kind == ProductKind::kLibrary) return library_backward(input, g, rows, before, w_in, w_out);
   ExpertBackward result{new_rows(w_in, input.num_slots(), input.shape.width), at::empty_like(w_in),
                         at::empty_like(w_out)};
@@ -166,6 +175,10 @@ ExpertBackward experts_backward(ProductKind kind, const ExpertInput& input, cons
 at::Tensor experts_backward_slots(const ExpertInput& input, const void* g, const at::Tensor& before,
                                   const at::Tensor& w_in, const at::Tensor& w_out, at::Tensor h,
                                   at::Tensor d_before) {
+  require_weights(w_in, w_out);
+  require_contiguous("experts' pre-activations", before);
+  require_contiguous("experts' hidden rows", h);
+  require_contiguous("gradients of experts' pre-activations", d_before);
   at::Tensor d_inputs = new_rows(w_in, input.num_slots(), input.shape.width);
   kernels::experts_backward_slots(input.shape, input.slots(), g, input.expert_order_weight.data(),
                                   before.data_ptr(), w_in.data_ptr(), w_out.data_ptr(),
@@ -177,6 +190,9 @@ ExpertBackward experts_backward_weights(const ExpertInput& input, std::span<cons
                                         const void* g, const void* rows, const at::Tensor& h,
                                         const at::Tensor& d_before, const at::Tensor& w_in,
                                         const at::Tensor& w_out) {
+  require_weights(w_in, w_out);
+  require_contiguous("experts' hidden rows", h);
+  require_contiguous("gradients of experts' pre-activations", d_before);
   ExpertBackward result{{}, at::empty_like(w_in), at::empty_like(w_out)};
   kernels::experts_backward_weights(input.shape, input.slots(), place.data(), g,
                                     input.expert_order_weight.data(), rows, h.data_ptr(), d_before.data_ptr(),
@@ -185,6 +201,7 @@ ExpertBackward experts_backward_weights(const ExpertInput& input, std::span<cons
 }
 
 at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool weighted, DType result) {
+  require_contiguous("experts' outputs", outputs);
   const std::int64_t width = input.shape.width;
   at::TensorOptions options = outputs.options().requires_grad(false);
   if (result == DType::kF32) options = options.dtype(at::kFloat);
@@ -198,6 +215,7 @@ at::Tensor sum_slots(const ExpertInput& input, const at::Tensor& outputs, bool w
 }
 
 std::vector<float> slot_gradients(const ExpertInput& input, const void* g, const at::Tensor& outputs) {
+  require_contiguous("experts' outputs", outputs);
   const std::int64_t width = input.shape.width;
   std::vector<float> gradients(input.position.size());
   over_rows(input, [&](std::int64_t begin, std::int64_t n) {

@@ -53,6 +53,7 @@ struct ExpertForward {
   at::Tensor
       before;  // pre-activations, in whatever layout the same kind's backward wants; undefined unless kept
 };
+// These read memory as it lies: InvalidArgument for tensors that are not contiguous.
 // rows: [R,D] of shape.dtype; w_in [E,H,D], w_out [E,D,F].
 ExpertForward experts_forward(ProductKind kind, const ExpertInput& input, const void* rows,
                               const at::Tensor& w_in, const at::Tensor& w_out, bool keep);

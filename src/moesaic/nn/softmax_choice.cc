@@ -94,7 +94,7 @@ struct Softmax : torch::autograd::Function<Softmax> {
 }  // namespace
 
 SoftmaxChoice softmax_choice(const at::Tensor& logits, const Choices& choices) {
-  const variable_list parts = Softmax::apply(logits, choices);
+  const variable_list parts = Softmax::apply(logits.contiguous(), choices);
   return {parts[0], parts[1], parts[2], parts[3]};
 }
 

@@ -17,7 +17,7 @@ struct SoftmaxChoice {
   at::Tensor sums;           // [G,E] probabilities of valid tokens
 };
 
-// logits [T,E] fp32, contiguous, those that `choices` were made from; tokens that are not valid get no
+// logits [T,E] fp32, those that `choices` were made from; tokens that are not valid get no
 // gradient from sums.
 SoftmaxChoice softmax_choice(const at::Tensor& logits, const Choices& choices);
 

@@ -77,8 +77,7 @@ struct Gate {
   // away.
   void (*choose)(const GateOptions&, const GateInput&, std::span<std::int32_t> ids) = nullptr;
   // In training, after `choose`: -1 for choices that are left out at random. They take no slot, but share the
-  // weight where it is normalised before drops. Of ordered gates,
-  // and not with by_softmax.
+  // weight where it is normalised before drops. Of ordered gates, and not with by_softmax.
   void (*leave_out)(const GateOptions&, const GateInput&, std::span<std::int32_t> ids) = nullptr;
   // For gates that look at tokens together.
   Gathering (*gathering)(const GateOptions&, bool training) = nullptr;
