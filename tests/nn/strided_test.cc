@@ -300,7 +300,8 @@ void append_experts(std::vector<Operation>& all) {
         /*refuses=*/true);
   }
   append(
-      all, "sum_slots", {slots}, [=](const Tensors& t) { return Tensors{sum_slots(input, t[0], true)}; },
+      all, "sum_slots", {slots},
+      [=](const Tensors& t) { return Tensors{sum_slots(input, t[0], true, DType::kF32)}; },
       /*refuses=*/true);
   append(
       all, "slot_gradients", {slots},
