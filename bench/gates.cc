@@ -257,8 +257,10 @@ void run(Report& report, const std::string& size) {
     options.top_k = gate.top_k == 0 ? 2 : gate.top_k;
     if (gate.capacity != Gate::Capacity::kNone && name != "top_k") options.capacity_factor = 1.0;
     if (name == "sam") options.num_groups = 4;
-    if (name == "dense_to_sparse") options.threshold = 0.1;
-    options.last_temperature = 1.0;  // plain softmax
+    if (name == "dense_to_sparse") {
+      options.threshold = 0.1;
+      options.last_temperature = 1.0;  // plain softmax
+    }
     measure(report, name, options, shape);
     if (name != "top_k") continue;
     options.score = ScoreKind::kSigmoid;
