@@ -24,7 +24,7 @@ def numbers_of(line):
 
 
 def row(shown, name):
-    (line,) = [line for line in shown.splitlines() if re.match(rf"  {name}  ", line)]
+    (line,) = [line for line in shown.splitlines() if re.match(rf"  {name}( \(lossy\))?  ", line)]
     return line
 
 
