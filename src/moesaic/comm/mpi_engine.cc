@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Where no other thread wants its core it goes on for as long as it may take to copy inside the host what is
-// under way; long messages gain nothing by it.
+// Where it takes longer to copy inside the host what is under way, it goes on for as long, while no other
+// thread wants its core; long messages gain nothing by it.
 constexpr std::int64_t kCopiedPerMicrosecond = 4'000;
 constexpr microseconds kLongestCopy{500};
 constexpr microseconds kYieldToNobody{5};
@@ -87,7 +87,7 @@ std::uint64_t MpiEngine::wait(std::uint64_t seen, Clock::time_point deadline) {
     while (pulse.count() == seen && !frozen_) {
       const auto now = Clock::now();
       const auto copied = std::min(microseconds(bytes_under_way_ / kCopiedPerMicrosecond), kLongestCopy);
-      if (now >= std::min(moved + kAttentive + (alone ? copied : microseconds{}), deadline)) break;
+      if (now >= std::min(moved + (alone ? std::max(kAttentive, copied) : kAttentive), deadline)) break;
       // In a call: another thread's turn, its messages and ours are looked at together.
       if (in_call_ || now >= moved + kAttentive) {
         lock.unlock();
