@@ -112,8 +112,8 @@ Config parse_config(std::string_view text, std::string_view source, const std::f
 // gate does not inherit options that only other gates read. InvalidArgument as for overrides.
 void read_layers(Config& config);
 
-// What a user should know before training: gates that look across the batch, wires that
-// are lossy. One line each.
+// What a user should know before training: gates that look across the batch, wires that are lossy. One line
+// each.
 std::vector<std::string> notes(const Config& config);
 
 // Every key with its value. parse_config() of it gives an equal Config, doubles bit for bit.

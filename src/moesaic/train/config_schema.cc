@@ -122,8 +122,7 @@ SchemaSection comm_section(CommConfig& c) {
                "for each layer and step 1 to 4, by the bytes that cross nodes and the rows that experts get; "
                "1 without overlap; the bits are the same. On CPUs with 512-bit vectors 0 means 1 wherever a "
                "rank has 16 rows or more per expert: PyTorch's products are taken there, whose bits depend "
-               "on "
-               "how rows are cut; a number above 1 takes Moesaic's own, with other bits",
+               "on how rows are cut; a number above 1 takes Moesaic's own, with other bits",
            .min = 0,
            .max = kMostChunks},
       }};

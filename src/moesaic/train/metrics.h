@@ -4,9 +4,10 @@
 //   step, loss, gradient_norm, learning_rate, tokens_per_s, skipped
 //   balance_loss (mean over layers, also where moe.balance_convention = "hf"), z_loss,
 //   gate_loss (of gates that have a further one: sam's alignment)
-//   dropped (choices past a capacity), dropped_random (choices left out at random), dropped_non_finite
-//   (tokens) seconds, blocked_seconds             of rank 0 exposed_seconds, hidden_seconds communication the
-//   compute thread stood still for; communication in
+//   dropped (choices past a capacity), dropped_random (choices left out at random),
+//   dropped_non_finite (tokens)
+//   seconds, blocked_seconds             of rank 0
+//   exposed_seconds, hidden_seconds      communication the compute thread stood still for; communication in
 //                                        the background while it did not; means over ranks
 //   gather_bytes, reduce_bytes, exchange_bytes, control_bytes    sent by all ranks
 //   inter_node_bytes, inter_node_bytes_by_kind {kind: bytes}     those of them that left their node
