@@ -13,9 +13,8 @@
 //   inter_node_bytes, inter_node_bytes_by_kind {kind: bytes}     those of them that left their node
 //   expert_load     per MoE layer, the share of choices the fullest expert got times E: 1 is balanced
 //   expert_choices  [MoE layer][E] choices that asked for a slot; every choices_interval() steps
-//   exchange_routes per MoE layer, the path its tokens took in the last micro-step (in rank 0's exchange
-//   group);
-//                   null where experts are gathered, left out where all are
+//   exchange_routes per MoE layer, the path its tokens took in the last micro-step (in rank 0's
+//                   exchange group); null where experts are gathered, left out where all are
 //   times           {seconds: [by rank], working, waiting, background: {phase: [seconds, by rank]}};
 //                   every times_interval() steps; phases that took no time are left out. See phase_clock.h
 //   gathers         of each unit that can travel coded: unit, method, lossy (true, where it is), words (of
